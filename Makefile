@@ -1,0 +1,43 @@
+# make install | test | demo | clean
+#
+# A stamp file says that a step is done: a second call does nothing. Paths are relative and quoted by make's
+# own working folder, so that a clone in a folder with spaces works.
+
+PYTHON ?= python3
+BIN := .venv/bin
+DEPENDENCIES := .venv/stamp-dependencies
+PACKAGE := .venv/stamp-package
+SERVERS := .venv/stamp-servers
+
+.PHONY: install test demo clean
+
+install: $(SERVERS)
+
+$(DEPENDENCIES): requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit("ductor-stream needs Python 3.11 or newer, and $(PYTHON) is %d.%d: make PYTHON=python3.12" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	@touch $@
+
+$(PACKAGE): pyproject.toml $(DEPENDENCIES)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@touch $@
+
+# Kafka's jars, checked, and the cache that makes its JVM start fast: after this no network is needed.
+$(SERVERS): ductor_stream/dev/jars.txt $(PACKAGE)
+	$(BIN)/python -m ductor_stream.dev.fetch
+	@touch $@
+
+test: install
+	$(BIN)/python -m ruff check
+	$(BIN)/python -m mypy
+	@if [ -e .importlinter ]; then $(BIN)/lint-imports; fi
+	$(BIN)/python -m pytest
+
+demo: install
+	$(BIN)/ductor-stream demo
+
+clean:
+	rm -rf .venv .ductor build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf *.egg-info

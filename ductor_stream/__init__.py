@@ -1,0 +1,99 @@
+"""Durable workflows for teams on Kafka: what users write and catch.
+
+``Client`` and what belongs to workers is imported when it is first used, so that a module of workflows and
+steps does not load the drivers.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from ductor_stream.app import App
+from ductor_stream.declarations import Resource, Signal, Step, Use, Workflow
+from ductor_stream.definitions.policy import Retry
+from ductor_stream.engine.planners.run import Run
+from ductor_stream.errors import (
+    DuctorError,
+    InvalidConfig,
+    InvalidDefinition,
+    InvalidValue,
+    OutcomeError,
+    PayloadTooLarge,
+    RetryableError,
+    RunCancelled,
+    RunExists,
+    RunFailed,
+    RunNotFound,
+    RunTerminated,
+    RunTimedOut,
+    StepCancelled,
+    StepError,
+    StepTimeout,
+    TerminalError,
+    TransientError,
+    UsageError,
+)
+
+if TYPE_CHECKING:
+    from ductor_stream.client.handle import RunHandle
+    from ductor_stream.client.sync import SyncRunHandle
+    from ductor_stream.wiring import Client, SyncClient
+    from ductor_stream.worker.context import CurrentAttempt, current_attempt
+
+__all__ = [
+    "App",
+    "Client",
+    "CurrentAttempt",
+    "DuctorError",
+    "InvalidConfig",
+    "InvalidDefinition",
+    "InvalidValue",
+    "OutcomeError",
+    "PayloadTooLarge",
+    "Resource",
+    "Retry",
+    "RetryableError",
+    "Run",
+    "RunCancelled",
+    "RunExists",
+    "RunFailed",
+    "RunHandle",
+    "RunNotFound",
+    "RunTerminated",
+    "RunTimedOut",
+    "Signal",
+    "Step",
+    "StepCancelled",
+    "StepError",
+    "StepTimeout",
+    "SyncClient",
+    "SyncRunHandle",
+    "TerminalError",
+    "TransientError",
+    "UsageError",
+    "Use",
+    "Workflow",
+    "current_attempt",
+]
+
+_LATER = {
+    "Client": "ductor_stream.wiring",
+    "CurrentAttempt": "ductor_stream.worker.context",
+    "RunHandle": "ductor_stream.client.handle",
+    "SyncClient": "ductor_stream.wiring",
+    "SyncRunHandle": "ductor_stream.client.sync",
+    "current_attempt": "ductor_stream.worker.context",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(importlib.import_module(_LATER[name]), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,86 @@
+"""Where a command finds Kafka and Postgres: its options, the configuration, else a ``ductor-stream dev`` that runs here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+from ductor_stream.config import Settings, load
+from ductor_stream.errors import InvalidConfig
+
+DATA_DIR = Path(".ductor")
+"""A project's data directory, relative to its folder."""
+_FILE = "dev.json"
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class DevServers(msgspec.Struct, frozen=True):
+    """What a running ``ductor-stream dev`` serves; kept in its data directory for the commands beside it."""
+
+    kafka_bootstrap: str
+    database_url: str
+    data_dir: str
+    namespace: str
+
+
+def remember(servers: DevServers) -> None:
+    """Let commands in this project's folder find the servers."""
+    Path(servers.data_dir, _FILE).write_bytes(msgspec.json.encode(servers) + b"\n")
+
+
+def forget(data_dir: Path) -> None:
+    """The servers are gone."""
+    (data_dir / _FILE).unlink(missing_ok=True)
+
+
+def _running(data_dir: Path) -> DevServers | None:
+    try:
+        found = msgspec.json.decode((data_dir / _FILE).read_bytes(), type=DevServers)
+    except (OSError, msgspec.DecodeError):
+        return None
+    from ductor_stream.dev.stack import running_pid
+
+    return found if running_pid(data_dir) is not None else None
+
+
+def settings_for(**given: Any) -> Settings:
+    """The configuration, completed by a ``dev`` that runs in this folder. Raises InvalidConfig.
+
+    What is configured wins: the servers of ``dev`` are taken only where neither Kafka nor Postgres is named.
+    """
+    settings = load(**given)
+    if settings.kafka_bootstrap or settings.has_database:
+        return settings
+    servers = _running(DATA_DIR)
+    if servers is None:
+        return settings
+    return msgspec.structs.replace(
+        settings,
+        kafka_bootstrap=servers.kafka_bootstrap,
+        database_url=servers.database_url,
+        namespace=settings.namespace or servers.namespace,
+    )
+
+
+def namespace_of(settings: Settings) -> str:
+    """The namespace that the command is about. Raises InvalidConfig where none is named."""
+    if settings.namespace is None:
+        raise InvalidConfig("which app? Give --namespace NAME (the name in App(...)), or set DUCTOR_NAMESPACE")
+    return settings.namespace
+
+
+def connection_options(command: Command) -> Command:
+    """The options that every command which talks to a running system has."""
+    for option in (
+        click.option("--namespace", metavar="NAME", help="The app's name; else DUCTOR_NAMESPACE."),
+        click.option("--kafka", "kafka_bootstrap", metavar="HOST:PORT", help="Else DUCTOR_KAFKA_BOOTSTRAP."),
+        click.option("--database", "database_url", metavar="URL", help="Else DUCTOR_DATABASE_URL."),
+        click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+    ):
+        command = option(command)
+    return command

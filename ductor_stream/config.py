@@ -1,0 +1,255 @@
+"""Where everything is and how it is set: environment, file, defaults, put together and checked once at start-up.
+
+For each setting, the first of these that has it wins:
+
+1. what the caller gives (options of a command);
+2. its environment variable (``DUCTOR_KAFKA_BOOTSTRAP``), or the content of the file that the same name with
+   ``_FILE`` gives (``DUCTOR_DATABASE_URL_FILE=/run/secrets/url``);
+3. the file that ``DUCTOR_CONFIG`` names, else ``ductor.toml`` in the working directory;
+4. its default.
+
+``[kafka]`` takes any librdkafka option and ``[database]`` any libpq option, but for those on which a rule of
+durability rests; in the environment an option is in capitals with underscores
+(``DUCTOR_KAFKA_SASL_PASSWORD``, ``DUCTOR_DATABASE_SSLMODE``). An unknown key is refused with the nearest name.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from ductor_stream import config_rules as rules
+from ductor_stream.config_names import DATABASE_OPTIONS, KAFKA_OPTIONS, REGISTRY_OPTIONS
+from ductor_stream.errors import InvalidConfig
+from ductor_stream.protocol.topics import Topics
+
+FILE = "ductor.toml"
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that can be configured, checked. ``load`` makes one."""
+
+    namespace: str | None = None
+    """``DUCTOR_NAMESPACE``: takes the place of ``App("shop")``'s."""
+    topic_prefix: str = "ductor."
+    """``DUCTOR_TOPIC_PREFIX``: what topics and groups begin with; at most 32 characters."""
+    kafka_bootstrap: str | None = None
+    """``DUCTOR_KAFKA_BOOTSTRAP``, ``[kafka] bootstrap``: host:port, several with commas."""
+    kafka_protocol: Literal["auto", "consumer", "classic"] = "auto"
+    """``DUCTOR_KAFKA_PROTOCOL``, ``[kafka] protocol``: of groups; ``auto`` is the new one where the broker has it."""
+    kafka_instance_id: str | None = None
+    """``DUCTOR_KAFKA_INSTANCE_ID``, ``[kafka] instance_id``: a stable name of this process in its groups."""
+    kafka: Mapping[str, str] = {}
+    """``[kafka]``: librdkafka's options, checked for names but not for values."""
+    database_url: str | None = None
+    """``DUCTOR_DATABASE_URL``, ``[database] url``: a Postgres URL or libpq's ``key=value`` words."""
+    database: Mapping[str, str] = {}
+    """``[database]``: libpq's options; they win over those in the URL."""
+    encoding: Literal["json", "avro", "registry"] = "json"
+    """``DUCTOR_ENCODING``: of what is produced. Consumed is every form; ``registry`` is Confluent's format."""
+    schema_registry: Mapping[str, Any] = {}
+    """``DUCTOR_SCHEMA_REGISTRY_URL``, ``[schema_registry] url``, and other options of Confluent's client."""
+    partitions: int | None = None
+    """``DUCTOR_PARTITIONS``: of inbound and task topics, when they are created."""
+    replicas: int | None = None
+    """``DUCTOR_REPLICAS``: of topics, when they are created; else the broker's default."""
+    health_host: str = "127.0.0.1"
+    """``DUCTOR_HEALTH_HOST``: the address on which health and metrics are served."""
+    health_port: int | None = None
+    """``DUCTOR_HEALTH_PORT``: its port; None serves nothing, 0 takes a free one."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """``DUCTOR_LOG_LEVEL``."""
+    log_format: Literal["console", "json"] = "console"
+    """``DUCTOR_LOG_FORMAT``."""
+
+    @property
+    def has_database(self) -> bool:
+        """Whether a database is configured: by its URL, or by libpq's options alone."""
+        return bool(self.database_url or self.database)
+
+    def topics(self, app_namespace: str) -> Topics:
+        """The topics of an app, under the configured namespace and prefix. Raises InvalidConfig."""
+        return Topics(self.namespace or app_namespace, self.topic_prefix)
+
+    def need_kafka(self) -> str:
+        """Kafka's address. Raises InvalidConfig where none is configured."""
+        if not self.kafka_bootstrap:
+            raise InvalidConfig(f"where is Kafka? Set DUCTOR_KAFKA_BOOTSTRAP, or bootstrap under [kafka] in {FILE}")
+        return self.kafka_bootstrap
+
+    def need_database(self) -> str:
+        """Postgres's connection string, all options in it. Raises InvalidConfig where none is configured."""
+        if not self.has_database:
+            raise InvalidConfig(f"where is Postgres? Set DUCTOR_DATABASE_URL, or url under [database] in {FILE}")
+        return rules.connection_string(self.database_url or "", self.database)
+
+    def redacted(self) -> dict[str, Any]:
+        """All settings as plain values, with ``***`` in the place of secrets: for logs and for people."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        for table in ("kafka", "database", "schema_registry"):
+            plain[table] = {key: rules.shown(key, value) for key, value in plain[table].items()}
+        if self.database_url:
+            plain["database_url"] = rules.shown_url(self.database_url)
+        return plain
+
+
+def load(environ: Mapping[str, str] | None = None, **given: Any) -> Settings:
+    """Read the configuration. ``given`` are settings by name that win over all else; None among them is "not given".
+
+    Raises InvalidConfig, which names the variable or the file and key, and the remedy.
+    """
+    environ = os.environ if environ is None else environ
+    found = _from_file(environ)
+    for name, value in _from_environment(environ).items():
+        found[name] = {**found.get(name, {}), **value} if isinstance(value, dict) else value
+    if unknown := [name for name in given if name not in Settings.__struct_fields__]:
+        raise InvalidConfig(f"unknown setting {unknown[0]!r}{rules.nearest(unknown[0], Settings.__struct_fields__)}")
+    found.update({name: value for name, value in given.items() if value is not None})
+    found.update({name: found[name].lower() for name in _WORDS if isinstance(found.get(name), str)})
+    try:
+        settings = msgspec.convert(found, Settings, strict=False)
+    except msgspec.ValidationError as error:
+        raise InvalidConfig(_where(str(error))) from error
+    rules.check(settings.kafka, settings.database, settings.database_url)
+    if settings.encoding == "registry" and "url" not in settings.schema_registry:
+        raise InvalidConfig("encoding is registry: set DUCTOR_SCHEMA_REGISTRY_URL too")
+    Topics(settings.namespace or "any", settings.topic_prefix)
+    return settings
+
+
+_WORDS = ("kafka_protocol", "encoding", "log_level", "log_format")
+
+
+# -- the file -------------------------------------------------------------------------------
+
+_TOP = tuple(
+    name
+    for name in Settings.__struct_fields__
+    if not name.startswith(("kafka", "database")) and name != "schema_registry"
+)
+_TABLES: Mapping[str, tuple[Mapping[str, str], frozenset[str]]] = {
+    "kafka": (
+        {
+            "bootstrap": "kafka_bootstrap",
+            "bootstrap.servers": "kafka_bootstrap",
+            "protocol": "kafka_protocol",
+            "instance_id": "kafka_instance_id",
+        },
+        KAFKA_OPTIONS,
+    ),
+    "database": ({"url": "database_url"}, DATABASE_OPTIONS),
+    "schema_registry": ({}, REGISTRY_OPTIONS),
+}
+"""By table: keys that are settings of their own, and the driver's options."""
+
+
+def _from_file(environ: Mapping[str, str]) -> dict[str, Any]:
+    named = environ.get("DUCTOR_CONFIG")
+    path = Path(named or FILE)
+    if not named and not path.is_file():
+        return {}
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InvalidConfig(f"{path}: {error}") from error
+    found: dict[str, Any] = {}
+    for key, value in document.items():
+        if key in _TABLES:
+            if not isinstance(value, dict):
+                raise InvalidConfig(f"{path}: {key} is a table: [{key}]")
+            _read_table(found, key, value, str(path))
+        elif key in _TOP:
+            found[key] = value
+        else:
+            raise InvalidConfig(f"{path}: unknown key {key!r}{rules.nearest(key, [*_TOP, *_TABLES])}")
+    return found
+
+
+def _read_table(found: dict[str, Any], table: str, content: Mapping[str, Any], path: str) -> None:
+    own, options = _TABLES[table]
+    chosen: dict[str, Any] = {}
+    for key, value in _flat(content).items():
+        if key in own:
+            if own[key] in found:
+                raise InvalidConfig(f"{path}: [{table}] has {key!r} twice, under two names")
+            found[own[key]] = value
+        elif key in options:
+            chosen[key] = value if table == "schema_registry" else _text(value)
+        else:
+            raise InvalidConfig(f"{path}: [{table}] has an unknown key {key!r}{rules.nearest(key, [*own, *options])}")
+    if chosen:
+        found[table] = chosen
+
+
+def _flat(content: Mapping[str, Any], start: str = "") -> dict[str, Any]:
+    """Keys with dots: TOML makes tables of ``sasl.password = "x"`` where it is not quoted."""
+    flat: dict[str, Any] = {}
+    for key, value in content.items():
+        flat.update(_flat(value, f"{start}{key}.") if isinstance(value, dict) else {f"{start}{key}": value})
+    return flat
+
+
+# -- the environment ------------------------------------------------------------------------
+
+
+def _variable(table: str, key: str) -> str:
+    return f"DUCTOR_{table}_{key}".upper().replace(".", "_")
+
+
+_VARIABLES: dict[str, tuple[str, str | None]] = {
+    **{_variable(table, key): (table, key) for table, (_, options) in _TABLES.items() for key in options},
+    **{f"DUCTOR_{name.upper()}": (name, None) for name in _TOP},
+    **{_variable(table, key): (name, None) for table, (own, _) in _TABLES.items() for key, name in own.items()},
+}
+"""Environment variable -> setting, or table and option."""
+
+_OTHERS = ("DUCTOR_CONFIG", "DUCTOR_CACHE_DIR", "DUCTOR_POSTGRES_BIN", "DUCTOR_MAVEN_REPOSITORY")
+"""Variables of ours that are read elsewhere."""
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for variable, value in environ.items():
+        # An empty variable is how compose files and charts leave one out.
+        ours = variable.startswith("DUCTOR_") and variable not in _OTHERS
+        if not ours or not value or rules.is_service_link(variable, value):
+            continue
+        target = _VARIABLES.get(variable)
+        if target is None and variable.endswith("_FILE"):
+            target = _VARIABLES.get(variable.removesuffix("_FILE"))
+            value = _content(variable, value, environ) if target else value
+        if target is None:
+            # Other software may have names of its own here, so only what looks like a slip is refused.
+            if near := rules.nearest(variable.removesuffix("_FILE"), [*_VARIABLES, *_OTHERS], cutoff=0.88):
+                raise InvalidConfig(f"unknown variable {variable}{near}")
+        elif target[1] is None:
+            found[target[0]] = value
+        else:
+            found.setdefault(target[0], {})[target[1]] = value
+    return found
+
+
+def _content(variable: str, path: str, environ: Mapping[str, str]) -> str:
+    if variable.removesuffix("_FILE") in environ:
+        raise InvalidConfig(f"{variable} and {variable.removesuffix('_FILE')} are both set; unset one")
+    try:
+        return Path(path).read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidConfig(f"{variable}: {error}") from error
+
+
+def _where(problem: str) -> str:
+    """msgspec's message with the setting in front, by the name that people set it by."""
+    text, _, path = problem.partition(" - at `$.")
+    name = path.rstrip("`")
+    known = {setting: variable for variable, (setting, option) in reversed(_VARIABLES.items()) if option is None}
+    return f"{name} ({known[name]}): {text}" if name in known else problem
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

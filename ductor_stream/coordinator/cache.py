@@ -1,0 +1,108 @@
+"""Runs in the owner's memory: state and live coroutine, each bound to the record_version it was committed under."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from ductor_stream.engine.planners import Live
+from ductor_stream.engine.state import Record, RunState, UnknownFormat, decode_header, decode_records
+from ductor_stream.engine.tick import rebuild
+from ductor_stream.ports import BufferedMessage, LoadedRun, RunStore
+from ductor_stream.telemetry.metrics import Metrics
+
+
+class Cached(msgspec.Struct):
+    """What the owner knows of a run between two commits.
+
+    ``state`` is None for a run that does not exist; ``record_version`` is then 0. ``history`` is there only
+    when the run was just loaded. ``problem`` says why the run cannot be ticked by this release.
+    """
+
+    record_version: int
+    state: RunState | None
+    live: Live | None = None
+    partition: int = -1
+    history: Sequence[Record] = ()
+    journal_from: int = 1
+    wake_at: int | None = None
+    buffered: Sequence[BufferedMessage] = ()
+    problem: str = ""
+
+
+class RunCache:
+    """Least recently used runs go first. An entry is only put here after the commit that it is bound to."""
+
+    def __init__(self, store: RunStore, limit: int, metrics: Metrics) -> None:
+        self._store = store
+        self._limit = limit
+        self._metrics = metrics
+        self._runs: OrderedDict[str, Cached] = OrderedDict()
+
+    def load(self, run_ids: Iterable[str]) -> dict[str, Cached]:
+        """The runs asked for, from memory, else by one query for all that are missing. Raises StoreUnavailable."""
+        found: dict[str, Cached] = {}
+        missing: list[str] = []
+        for run_id in run_ids:
+            cached = self._runs.get(run_id)
+            if cached is None:
+                missing.append(run_id)
+            else:
+                self._runs.move_to_end(run_id)
+                found[run_id] = cached
+        if missing:
+            self._metrics.runs_loaded.inc(len(missing))
+            for run_id, loaded in self._store.load(missing).items():
+                found[run_id] = cached_from(loaded)
+        return found
+
+    def peek(self, run_id: str) -> Cached | None:
+        """The run, if it is in memory."""
+        return self._runs.get(run_id)
+
+    def keep(self, run_id: str, cached: Cached) -> None:
+        """Remember a run as it was committed; without a live coroutine it is cheaper to load it again."""
+        if cached.live is None:
+            self._runs.pop(run_id, None)
+            return
+        self._runs[run_id] = cached
+        self._runs.move_to_end(run_id)
+        while len(self._runs) > self._limit:
+            _, oldest = self._runs.popitem(last=False)
+            _abandon(oldest)
+        self._metrics.runs_cached.set(len(self._runs))
+
+    def drop(self, run_ids: Iterable[str]) -> None:
+        """Forget runs: their partition was given away, or their commit did not land (protocol 17)."""
+        for run_id in run_ids:
+            cached = self._runs.pop(run_id, None)
+            if cached is not None:
+                _abandon(cached)
+        self._metrics.runs_cached.set(len(self._runs))
+
+    def close(self, partitions: Iterable[int]) -> None:
+        """Forget all runs of partitions that are no longer ours, or are taken anew."""
+        gone = frozenset(partitions)
+        self.drop([run_id for run_id, cached in self._runs.items() if cached.partition in gone])
+
+
+def cached_from(loaded: LoadedRun) -> Cached:
+    """Decode a loaded run and rebuild its state from its records."""
+    if loaded.header is None:
+        return Cached(loaded.record_version, None, buffered=loaded.buffered)
+    try:
+        header = decode_header(loaded.header)
+        history = [r for raw in loaded.records for r in decode_records(raw) if r.execution == header.execution]
+    except UnknownFormat as error:
+        return Cached(loaded.record_version, None, problem=str(error))
+    # A closed run is loaded without its records: nothing of it is open any more.
+    state = rebuild(loaded.run_id, history) if history else RunState(header)
+    state.header = header
+    return Cached(loaded.record_version, state, history=history, journal_from=loaded.journal_from)
+
+
+def _abandon(cached: Cached) -> None:
+    if cached.live is not None:
+        cached.live.abandon()

@@ -1,0 +1,351 @@
+"""Step 4 of the loop, the pure part: from ticked runs to the one batch that is committed, and what goes out after it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from ductor_stream.coordinator.cache import Cached
+from ductor_stream.coordinator.config import CoordinatorConfig
+from ductor_stream.coordinator.dispatch import Dispatcher
+from ductor_stream.coordinator.heartbeats import Heard, Heartbeats
+from ductor_stream.coordinator.ownership import Owned
+from ductor_stream.coordinator.work import Ticked, Work
+from ductor_stream.engine.actions import CloseAttempt, DispatchAttempt, EmitLifecycle, RecordLate, StopAttempt
+from ductor_stream.engine.events import AttemptFinished, AttemptTimedOut, Failure
+from ductor_stream.engine.ids import Fence
+from ductor_stream.engine.state import Node, RunState, encode_header, encode_records
+from ductor_stream.engine.tick import wake_at
+from ductor_stream.ports import (
+    AttemptRow,
+    Batch,
+    LocalWorkers,
+    OpenAttempt,
+    Outgoing,
+    PartitionAdvance,
+    RunWrite,
+)
+from ductor_stream.protocol.failures import clean, wire_error
+from ductor_stream.protocol.outbound import Encoder
+from ductor_stream.protocol.topics import Topics
+from ductor_stream.telemetry.metrics import Metrics
+
+_EXACT_NODES = 32
+"""Up to so many open nodes the next due time is computed exactly; beyond, a lower bound costs less and is mended when it comes."""
+
+_REASON_CHARS = 2_000
+
+
+class Prepared(msgspec.Struct):
+    """A batch ready to commit, and what follows from it once it has landed."""
+
+    batch: Batch = msgspec.field(default_factory=Batch)
+    records: dict[int, list[Outgoing]] = {}
+    sync: dict[int, dict[Fence, Outgoing]] = {}
+    reserved: list[str] = []
+    kept: dict[str, Cached] = {}
+    """Run id -> the run as committed."""
+    discharged: list[Fence] = []
+    heard: list[Heard] = []
+    ended: list[tuple[str, int, str]] = []
+    lifecycles: list[EmitLifecycle] = []
+    events: int = 0
+
+
+class Committer:
+    """Builds batches. Nothing here has an effect but the reservation of local slots."""
+
+    def __init__(
+        self,
+        config: CoordinatorConfig,
+        topics: Topics,
+        encoder: Encoder,
+        local: LocalWorkers | None,
+        memory: tuple[Dispatcher, Heartbeats],
+        metrics: Metrics,
+    ) -> None:
+        self._config, self._topics, self._encoder, self._local = config, topics, encoder, local
+        self._dispatcher, self._heartbeats = memory
+        self._metrics = metrics
+
+    def stop_sync(self) -> None:
+        """Hand nothing more to local workers: the process is about to end."""
+        self._local = None
+
+    def prepare(
+        self, work: Work, ticked: Sequence[Ticked], owned: Mapping[int, Owned], counts: Mapping[str, int], now: int
+    ) -> Prepared:
+        """All that this turn writes and sends. ``counts`` are the partition counts of the task topics."""
+        prepared = Prepared(events=len(work.entries))
+        batch = prepared.batch
+        batch.inbox, batch.consumed = work.inbox, work.consumed
+        batch.payloads, batch.released = work.payloads, list(work.released)
+        batch.closed_attempts.extend(work.ended)
+        for row in work.handed:
+            self._open(prepared, row, None)
+        for partition, records in work.outgoing.items():
+            prepared.records.setdefault(partition, []).extend(records)
+        for one in ticked:
+            self._run(prepared, one, owned[one.partition], counts, now)
+        concerned = work.partitions() | prepared.records.keys()
+        self._slow_sync(prepared, owned, concerned, now)
+        for partition in sorted(concerned):
+            batch.partitions.append(self._advance(prepared, owned[partition], work.positions.get(partition)))
+        return prepared
+
+    # -- runs -------------------------------------------------------------------------------
+
+    def _run(self, prepared: Prepared, one: Ticked, owned: Owned, counts: Mapping[str, int], now: int) -> None:
+        prepared.batch.messages.extend(one.messages)
+        prepared.batch.released.extend(one.released)
+        tick = one.tick
+        state = tick.state if tick is not None else one.before.state
+        if tick is not None and state is not None:
+            if tick.records:
+                self._write(prepared, one, state, owned)
+            for action in tick.actions:
+                self._act(prepared, one, state, action, counts, now)
+        for beat, here in one.beats:
+            node = state.nodes.get(beat.node_id) if state is not None else None
+            if state is None or not _current(state, node, beat.execution, beat.generation):
+                continue
+            key = (one.run_id, beat.execution, beat.node_id)
+            known = self._heartbeats.find(key)
+            started = known.open.heard_at if known and known.open.generation == beat.generation else now
+            details = beat.details if beat.details is not None or known is None else known.open.details
+            row = OpenAttempt(
+                one.partition,
+                one.run_id,
+                beat.execution,
+                beat.node_id,
+                beat.generation,
+                owned.token if here else None,
+                started,
+                now,
+                beat.worker,
+                details,
+            )
+            self._open(prepared, row, node)
+
+    def _open(self, prepared: Prepared, row: OpenAttempt, node: Node | None) -> None:
+        prepared.batch.open_attempts = [r for r in prepared.batch.open_attempts if _key(r) != _key(row)] + [row]
+        prepared.heard.append(Heard(row, node.options if node is not None else None))
+        prepared.discharged.append(Fence(row.run_id, row.execution, row.node_id, row.generation))
+
+    def _write(self, prepared: Prepared, one: Ticked, state: RunState, owned: Owned) -> None:
+        tick, header, before = one.tick, state.header, one.before
+        assert tick is not None
+        version = before.record_version + 1
+        same_execution = before.state is not None and before.state.header.execution == header.execution
+        journal_from = before.journal_from if same_execution else version
+        wake = self._wake(one, state, tick.soonest)
+        reason = ""
+        if header.parked is not None:
+            reason = f"{header.parked.code}: {header.parked.message}"
+        prepared.batch.runs.append(
+            RunWrite(
+                run_id=one.run_id,
+                partition=one.partition,
+                expected=before.record_version,
+                workflow=header.workflow,
+                version=header.version,
+                execution=header.execution,
+                status=header.status,
+                header=encode_header(header),
+                entry=encode_records(tick.records),
+                epoch=owned.epoch,
+                journal_from=journal_from,
+                wake_at=wake,
+                reason=clean(reason, _REASON_CHARS),
+                result=header.result,
+                error=_error(header.failure),
+                started_at=header.started_at,
+                closed_at=header.now if state.closed else None,
+                now=header.now,
+            )
+        )
+        self._count(prepared, one, before.state, state)
+        live = None if state.closed else tick.live
+        prepared.kept[one.run_id] = Cached(version, state, live, one.partition, (), journal_from, wake)
+
+    def _wake(self, one: Ticked, state: RunState, soonest: int | None) -> int | None:
+        before = one.before.wake_at
+        if len(state.nodes) <= _EXACT_NODES or before is None or one.before.state is None:
+            return wake_at(state)
+        return min(before, soonest) if soonest is not None else before
+
+    def _count(self, prepared: Prepared, one: Ticked, before: RunState | None, after: RunState) -> None:
+        counters = prepared.batch.counters
+        old = (before.header.workflow, before.header.status) if before is not None else None
+        new = (after.header.workflow, after.header.status)
+        if old == new:
+            return
+        for change, pair in ((-1, old), (1, new)):
+            if pair is not None:
+                key = (one.partition, *pair)
+                counters[key] = counters.get(key, 0) + change
+
+    # -- actions ----------------------------------------------------------------------------
+
+    def _act(
+        self, prepared: Prepared, one: Ticked, state: RunState, action: object, counts: Mapping[str, int], now: int
+    ) -> None:
+        match action:
+            case DispatchAttempt(execution, node):
+                self._dispatch(prepared, one, state, action, counts, now)
+            case CloseAttempt(execution, node, report):
+                self._end(prepared, one, execution, node)
+                prepared.batch.attempts.append(_finished(one.run_id, node, report, now))
+            case StopAttempt(execution, node):
+                self._end(prepared, one, execution, node)
+                prepared.records.setdefault(one.partition, []).append(self._encoder.stop(one.run_id, action))
+            case EmitLifecycle():
+                header = state.header
+                version = one.before.record_version + 1
+                record = self._encoder.lifecycle(one.run_id, header.workflow, header.version, action, version)
+                prepared.records.setdefault(one.partition, []).append(record)
+                prepared.lifecycles.append(action)
+            case RecordLate(report):
+                self._metrics.late_results.inc()
+                if one.before.record_version:
+                    prepared.batch.attempts.append(_late(one.run_id, report, now))
+
+    def _dispatch(
+        self,
+        prepared: Prepared,
+        one: Ticked,
+        state: RunState,
+        action: DispatchAttempt,
+        counts: Mapping[str, int],
+        now: int,
+    ) -> None:
+        node = action.node
+        assert node.options is not None
+        queue = node.options.queue
+        count = counts.get(self._topics.tasks(queue))
+        record = self._encoder.task(one.run_id, state.header.context, action, now, count)
+        prepared.batch.attempts.append(
+            AttemptRow(
+                one.run_id,
+                action.execution,
+                node.node_id,
+                node.generation,
+                "dispatched",
+                node.attempt,
+                node.name,
+                queue,
+                "",
+                None,
+                "",
+                now,
+            )
+        )
+        if self._local is not None and self._local.reserve(queue, node.name):
+            fence = Fence(one.run_id, action.execution, node.node_id, node.generation)
+            prepared.sync.setdefault(one.partition, {})[fence] = record
+            prepared.records.setdefault(one.partition, [])
+            prepared.reserved.append(queue)
+        else:
+            prepared.records.setdefault(one.partition, []).append(record)
+
+    def _end(self, prepared: Prepared, one: Ticked, execution: int, node: Node) -> None:
+        key = (one.run_id, execution, node.node_id)
+        prepared.ended.append(key)
+        prepared.discharged.append(Fence(one.run_id, execution, node.node_id, node.generation))
+        if self._heartbeats.find(key) is not None:
+            prepared.batch.closed_attempts.append((one.partition, *key))
+
+    # -- partitions -------------------------------------------------------------------------
+
+    def _slow_sync(self, prepared: Prepared, owned: Mapping[int, Owned], concerned: set[int], now: int) -> None:
+        """A SyncMatch attempt that takes long gets a row of its own, so that its outbox row can go (protocol 13)."""
+        ending = set(prepared.ended)
+        for fence, partition in self._dispatcher.slow_sync(self._config.sync_row_s):
+            if partition in concerned and (fence.run_id, fence.execution, fence.node_id) not in ending:
+                row = OpenAttempt(
+                    partition,
+                    fence.run_id,
+                    fence.execution,
+                    fence.node_id,
+                    fence.generation,
+                    owned[partition].token,
+                    now,
+                    now,
+                )
+                prepared.batch.open_attempts.append(row)
+                prepared.discharged.append(fence)
+
+    def _advance(self, prepared: Prepared, owned: Owned, positions: Sequence[int] | None) -> PartitionAdvance:
+        records = prepared.records.get(owned.partition, [])
+        sync = prepared.sync.get(owned.partition, {})
+        outbox = msgspec.msgpack.encode([*records, *sync.values()]) if records or sync else None
+        return PartitionAdvance(
+            partition=owned.partition,
+            token=owned.token,
+            epoch=owned.epoch,
+            previous=owned.committed,
+            next=tuple(positions if positions is not None else owned.offsets),
+            confirmed=self._dispatcher.confirmed(owned.partition),
+            outbox_seq=owned.outbox_seq + (1 if outbox is not None else 0),
+            outbox=outbox,
+            topic_ids=owned.topic_ids if owned.ids_changed else None,
+        )
+
+
+def _key(row: OpenAttempt) -> tuple[str, int, str]:
+    return (row.run_id, row.execution, row.node_id)
+
+
+def _current(state: RunState, node: Node | None, execution: int, generation: int) -> bool:
+    return (
+        node is not None
+        and node.status == "dispatched"
+        and execution == state.header.execution
+        and generation == node.generation
+    )
+
+
+def _error(failure: Failure | None) -> bytes | None:
+    return msgspec.json.encode(wire_error(failure)) if failure is not None else None
+
+
+def _finished(run_id: str, node: Node, report: AttemptFinished | AttemptTimedOut, now: int) -> AttemptRow:
+    if isinstance(report, AttemptTimedOut):
+        outcome, worker = "timed_out", ""
+        error = _error(Failure(report.code, "StepTimeout", report.code.replace("_", " ")))
+    else:
+        outcome, worker, error = report.outcome, report.worker, _error(report.failure)
+    queue = node.options.queue if node.options is not None else ""
+    return AttemptRow(
+        run_id,
+        report.execution,
+        node.node_id,
+        node.generation,
+        "finished",
+        node.attempt,
+        node.name,
+        queue,
+        outcome,
+        error,
+        worker,
+        now,
+    )
+
+
+def _late(run_id: str, report: AttemptFinished, now: int) -> AttemptRow:
+    return AttemptRow(
+        run_id,
+        report.execution,
+        report.node_id,
+        report.generation,
+        "late",
+        0,
+        "",
+        "",
+        report.outcome,
+        _error(report.failure),
+        report.worker,
+        now,
+    )
+

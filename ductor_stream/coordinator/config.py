@@ -1,0 +1,46 @@
+"""Bounds of the coordinator, each with the reason for its number."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class CoordinatorConfig(msgspec.Struct, frozen=True):
+    """What may be tuned. Durations are in the unit that the name says."""
+
+    batch_limit: int = 500
+    """Inputs per commit: at 500 a step costs .04 ms of Postgres, more gains nothing (speed of one statement)."""
+    unconfirmed_limit: int = 64
+    """Batches per partition that the broker has not confirmed; then intake rests (protocol 11). A crash redrives them."""
+    conflict_tries: int = 3
+    """Tries in place after a lost version check, before the losers go through the inbox."""
+    conflict_bound: int = 5
+    """Rounds through the inbox before a run is failed under its row lock (R9)."""
+    conflict_backoff_ms: int = 20
+    """First back-off of a conflict, doubled with each try, plus up to as much again at random."""
+    idle_poll_s: float = 0.5
+    """Longest wait for input: bounds how late retakes, sweeps and the stop flag are seen."""
+    local_poll_s: float = 0.002
+    """Wait between looks at Kafka while SyncMatch attempts run; backs off to ten times that."""
+    horizon_ms: int = 600_000
+    """Timers due within this time are kept in memory; open runs are scanned again every half of it."""
+    buffered_ttl_ms: int = 86_400_000
+    """How long a signal or command waits for its run (24 h), then it is dead-lettered."""
+    buffered_limit: int = 10_000
+    """Buffered messages per run that does not exist yet; more are dead-lettered."""
+    cached_runs: int = 50_000
+    """Runs kept in memory, least recently used out first: at about 1 KB a run with its coroutine, 50 MB."""
+    inbox_limit: int = 500
+    """Inbox rows read at a time."""
+    sweep_s: float = 5.0
+    """How often the inbox is read without a hint, and topic ids are compared."""
+    expiry_sweep_s: float = 60.0
+    """How often buffered messages are looked through for expired ones."""
+    confirm_idle_s: float = 0.25
+    """An idle owner records what the broker has confirmed after this time."""
+    sync_row_s: float = 0.5
+    """A SyncMatch attempt that runs longer gets a row of its own, so that its batch can be confirmed."""
+    deliver_again_ms: int = 2_000
+    """Delay before a record whose topic was gone or forbidden is produced again."""
+    drain_s: float = 10.0
+    """How long a graceful stop waits for acknowledgements and local attempts."""

@@ -1,0 +1,117 @@
+"""Step 6 of the loop: a version check was lost. Try again, then send the losers through the inbox, then fail them.
+
+It takes a write past the fence to get here: SQL by hand, a restored backup, a fault of ours.
+Once an offset is passed, its event is applied or durable elsewhere, never only in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import structlog
+
+from ductor_stream.coordinator.config import CoordinatorConfig
+from ductor_stream.coordinator.letters import DeadLetters
+from ductor_stream.coordinator.ticking import requeued
+from ductor_stream.coordinator.timers import Timers
+from ductor_stream.coordinator.work import Entry, Work
+from ductor_stream.engine.events import Condemned
+from ductor_stream.errors import DataError, InvariantViolation, PoisonedRun
+from ductor_stream.ports import Clock, RunStore
+from ductor_stream.telemetry.metrics import Metrics
+
+_log = structlog.get_logger(__name__)
+
+_HARD_BOUND = 20
+"""Tries of one batch in all: with locks held none is lost, and each poisoned run is only met once or twice."""
+
+
+class Conflicts:
+    """Makes one ``Conflict`` per batch."""
+
+    def __init__(
+        self,
+        config: CoordinatorConfig,
+        store: RunStore,
+        clock: Clock,
+        letters: DeadLetters,
+        metrics: Metrics,
+        jitter: Callable[[], float],
+    ) -> None:
+        self.config, self.store, self.clock = config, store, clock
+        self.letters, self.metrics, self.jitter = letters, metrics, jitter
+
+    def begin(self, work: Work, timers: Timers) -> Conflict:
+        """A batch is about to be tried for the first time."""
+        return Conflict(self, work, timers)
+
+
+class Conflict:
+    """The tries of one batch."""
+
+    def __init__(self, rules: Conflicts, work: Work, timers: Timers) -> None:
+        self._rules, self._work, self._timers = rules, work, timers
+        self._entries = list(work.entries)
+        self._letters: list[tuple[Entry, DataError]] = []
+        self._losers: set[str] = set()
+        self._tries = 0
+        self._poisoned: set[str] = set()
+
+    def attempt(self) -> tuple[Work, list[Entry]]:
+        """What to try now: a fresh copy of the work, and its entries."""
+        work = self._work.copy()
+        for entry, error in self._letters:
+            if entry.received is not None:
+                self._rules.letters.add(work, entry.partition, entry.received, error)
+        if self._tries <= self._rules.config.conflict_tries:
+            return work, self._entries
+        return work, self._without_losers(work)
+
+    def lost(self, run_ids: frozenset[str]) -> None:
+        """These runs lost their version check. Waits a little before the next try."""
+        self._count()
+        self._losers |= run_ids
+        _log.warning("record_version moved under us", run_ids=sorted(run_ids)[:5], tries=self._tries)
+        config = self._rules.config
+        if self._tries <= config.conflict_tries:
+            wait_ms = config.conflict_backoff_ms * 2 ** (self._tries - 1) * (1 + self._rules.jitter())
+            self._rules.clock.sleep(wait_ms / 1000)
+
+    def poisoned(self, error: PoisonedRun) -> None:
+        """One run's data made the statement fail for all: its inputs are set aside, the others go on (protocol 23)."""
+        self._count()
+        again = error.run_id in self._poisoned
+        self._poisoned.add(error.run_id)
+        mine = [e for e in self._entries if e.run_id == error.run_id]
+        self._entries = [e for e in self._entries if e.run_id != error.run_id]
+        self._letters.extend((e, error) for e in mine)
+        if mine and not again:
+            event = Condemned("poisoned", f"its data cannot be stored: {error}")
+            self._entries.append(Entry(error.run_id, mine[0].partition, event))
+
+    def _count(self) -> None:
+        self._tries += 1
+        if self._tries > _HARD_BOUND:
+            raise InvariantViolation(f"a batch was tried {self._tries} times: {sorted(self._losers)[:3]}")
+
+    def _without_losers(self, work: Work) -> list[Entry]:
+        """Winners go on; losers' inputs go through the inbox, in the same transaction, with the count carried along."""
+        config, rules = self._rules.config, self._rules
+        condemned = {e.run_id for e in self._entries if e.run_id in self._losers and e.tries >= config.conflict_bound}
+        if condemned:
+            rules.metrics.livelocks.inc(len(condemned))
+            rules.store.lock(sorted(condemned))
+        entries: list[Entry] = []
+        for number, entry in enumerate(self._entries):
+            if entry.run_id not in self._losers:
+                entries.append(entry)
+            elif entry.run_id in condemned:
+                message = f"its record_version moved under its owner {entry.tries} times"
+                entries.append(Entry(entry.run_id, entry.partition, Condemned("conflict_livelock", message)))
+                entries.append(entry)
+            elif entry.received is not None:
+                about = f"conflict/{rules.clock.now()}/{number}"
+                work.inbox.append(requeued(entry, about, None, entry.tries + 1))
+            elif entry.due_at is not None:
+                self._timers.set(entry.partition, entry.run_id, rules.clock.now() + config.conflict_backoff_ms)
+        return entries

@@ -1,0 +1,100 @@
+"""Attempts that were heard of: their start-to-close and heartbeat deadlines, in the owner's memory (protocol 21, 22)."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+
+import msgspec
+
+from ductor_stream.engine.definition import StepOptions
+from ductor_stream.ports import OpenAttempt
+
+_CHECK_AGAIN_MS = 50
+"""While results lie unread, look again after this time: far below any heartbeat, and cheap."""
+
+Key = tuple[str, int, str]
+"""(run id, execution, node id) of an attempt."""
+
+
+class Heard(msgspec.Struct):
+    """An attempt that was heard of. ``open`` is its row; ``watermark`` where the results topic ended after the due time."""
+
+    open: OpenAttempt
+    options: StepOptions | None
+    watermark: int | None = None
+
+    def due(self) -> tuple[int, str]:
+        """When it is given up, and why."""
+        if self.options is None:
+            return (1 << 62, "")
+        closes = self.open.heard_at + self.options.start_to_close_ms
+        silent = self.open.beat_at + self.options.silence_ms
+        if closes <= silent:
+            return closes, "timeout_start_to_close"
+        return silent, "heartbeat_lost" if self.options.heartbeat_ms is not None else "worker_lost"
+
+
+class Heartbeats:
+    """All attempts that were heard of, of the owned partitions."""
+
+    def __init__(self) -> None:
+        self._heard: dict[Key, Heard] = {}
+        self._heap: list[tuple[int, Key]] = []
+        self._queued: set[Key] = set()
+
+    def find(self, key: Key) -> Heard | None:
+        """The attempt, if it was heard of."""
+        return self._heard.get(key)
+
+    def hear(self, row: OpenAttempt, options: StepOptions | None) -> None:
+        """The attempt is alive, as its row says."""
+        key = (row.run_id, row.execution, row.node_id)
+        heard = Heard(row, options)
+        self._heard[key] = heard
+        self._push(heard.due()[0], key)
+
+    def forget(self, key: Key) -> bool:
+        """The attempt has ended; says whether it had been heard of."""
+        return self._heard.pop(key, None) is not None
+
+    def close(self, partitions: Iterable[int]) -> None:
+        """Forget partitions."""
+        gone = frozenset(partitions)
+        self._heard = {key: heard for key, heard in self._heard.items() if heard.open.partition not in gone}
+
+    def of_partition(self, partitions: Iterable[int]) -> list[Heard]:
+        """The attempts of these partitions."""
+        wanted = frozenset(partitions)
+        return [heard for heard in self._heard.values() if heard.open.partition in wanted]
+
+    def due(self, now: int) -> list[tuple[Heard, str]]:
+        """Attempts whose deadline has passed, with the reason. Each is given back by ``again`` or ``forget``."""
+        found: list[tuple[Heard, str]] = []
+        while self._heap and self._heap[0][0] <= now:
+            _, key = heapq.heappop(self._heap)
+            self._queued.discard(key)
+            heard = self._heard.get(key)
+            if heard is None:
+                continue
+            at, code = heard.due()
+            if at > now:
+                self._push(at, key)
+            else:
+                found.append((heard, code))
+        return found
+
+    def again(self, heard: Heard, now: int) -> None:
+        """Not yet: results that lie unread might answer for it."""
+        key = (heard.open.run_id, heard.open.execution, heard.open.node_id)
+        self._push(now + _CHECK_AGAIN_MS, key)
+
+    def _push(self, at: int, key: Key) -> None:
+        """One place in the heap per attempt: a later deadline is seen when the earlier one comes up."""
+        if key not in self._queued:
+            self._queued.add(key)
+            heapq.heappush(self._heap, (at, key))
+
+    def next_at(self) -> int | None:
+        """When a deadline passes (ms)."""
+        return self._heap[0][0] if self._heap else None

@@ -1,0 +1,188 @@
+"""Which partitions are ours, under which token and epoch. Taking one never happens in a rebalance callback (protocol 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+import msgspec
+import structlog
+
+from ductor_stream.errors import LogUnavailable, StoreUnavailable, TransientError
+from ductor_stream.ports import INBOUND, UNREAD, Clock, EventLog, RunStore, Taken
+from ductor_stream.telemetry.metrics import Metrics
+
+_log = structlog.get_logger(__name__)
+
+RETRY_FIRST_S = 0.2
+RETRY_MAXIMUM_S = 5.0
+"""Back-off of taking a partition anew: a fence or an outage clears within seconds, or a person must look."""
+
+
+class Owned(msgspec.Struct):
+    """A partition that this process may commit to, as of its last commit.
+
+    ``committed`` are the offsets as they stand in Postgres, ``offsets`` those that the next commit starts from.
+    """
+
+    partition: int
+    token: str
+    epoch: int
+    committed: tuple[int, ...]
+    offsets: list[int]
+    outbox_seq: int
+    confirmed: int
+    topic_ids: dict[str, str]
+    ids_changed: bool = False
+
+
+class Owner(Protocol):
+    """What the service does when partitions come and go."""
+
+    def taken(self, owned: Owned, found: Taken, recreated: list[str]) -> None:
+        """The partition is ours; ``recreated`` names topics that are not those that were read before (R5b)."""
+
+    def releasing(self, partitions: frozenset[int]) -> None:
+        """The partitions are still ours, for the last time."""
+
+    def gone(self, partitions: frozenset[int]) -> None:
+        """Forget everything about the partitions."""
+
+
+class Ownership:
+    """Implements ``ports.Ownership``. Partitions are wanted (assigned by the group), then owned (taken in Postgres)."""
+
+    def __init__(
+        self,
+        ports: tuple[RunStore, EventLog, Clock],
+        inbound: tuple[str, ...],
+        metrics: Metrics,
+        owner: Owner,
+        new_token: Callable[[], str],
+    ) -> None:
+        self._store, self._log, self._clock = ports
+        self._inbound, self._metrics = inbound, metrics
+        self._owner = owner
+        self._new_token = new_token
+        self._wanted: dict[int, float] = {}
+        self._failures: dict[int, int] = {}
+        self.owned: dict[int, Owned] = {}
+        self.store_down = False
+
+    # -- ports.Ownership, called from within the log's poll -----------------------------------
+
+    def assigned(self, partitions: frozenset[int]) -> None:
+        for partition in partitions:
+            self._wanted.setdefault(partition, 0.0)
+
+    def revoked(self, partitions: frozenset[int]) -> None:
+        ours = frozenset(partitions & self.owned.keys())
+        self._owner.releasing(ours)
+        for partition in ours:
+            owned = self.owned[partition]
+            try:
+                self._store.release(partition, owned.token, owned.epoch)
+            except TransientError as error:
+                _log.warning("partition not released in good order", partition=partition, error=str(error))
+        self._forget(partitions)
+
+    def lost(self, partitions: frozenset[int]) -> None:
+        self._forget(partitions)
+
+    def _forget(self, partitions: frozenset[int]) -> None:
+        for partition in partitions:
+            self._wanted.pop(partition, None)
+            self._failures.pop(partition, None)
+            self.owned.pop(partition, None)
+        self._owner.gone(partitions)
+        self._metrics.partitions_owned.set(len(self.owned))
+
+    # -- called from the loop -----------------------------------------------------------------
+
+    def retake(self, partitions: Iterable[int], *, fenced: bool = False) -> None:
+        """Let go in memory and take anew: after a fence (with back-off, protocol 5), a rollback, an unknown outcome."""
+        dropped = frozenset(p for p in partitions if p in self.owned)
+        self._log.pause(dropped)
+        for partition in dropped:
+            self.owned.pop(partition)
+            failures = self._failures.get(partition, 0)
+            if fenced:
+                self._failures[partition] = failures + 1
+            self._wanted[partition] = self._clock.monotonic() + (_delay(failures) if fenced else 0.0)
+        self._owner.gone(dropped)
+        self._metrics.partitions_owned.set(len(self.owned))
+
+    def settle(self) -> None:
+        """Take what is wanted and due."""
+        now = self._clock.monotonic()
+        for partition in sorted(p for p, at in self._wanted.items() if at <= now):
+            try:
+                self._take(partition)
+                self.store_down = False
+            except TransientError as error:
+                self.store_down = self.store_down or isinstance(error, StoreUnavailable)
+                failures = self._failures.get(partition, 0)
+                self._failures[partition] = failures + 1
+                self._wanted[partition] = now + _delay(failures)
+                _log.warning("partition not taken", partition=partition, error=str(error))
+                self._reconnect(error)
+                return
+
+    def settled(self, partitions: Iterable[int]) -> None:
+        """A commit of these partitions has landed: fences are no longer expected."""
+        for partition in partitions:
+            self._failures.pop(partition, None)
+
+    def next_due(self) -> float | None:
+        """When ``settle`` has something to do (monotonic seconds)."""
+        return min(self._wanted.values(), default=None)
+
+    def waiting(self) -> list[int]:
+        """Partitions assigned and not yet taken."""
+        return sorted(self._wanted)
+
+    def _reconnect(self, error: TransientError) -> None:
+        if isinstance(error, LogUnavailable):
+            return
+        try:
+            self._store.reconnect()
+        except StoreUnavailable:
+            self.store_down = True
+
+    def _take(self, partition: int) -> None:
+        ids = self._log.topic_ids()
+        found = self._store.take(partition, self._new_token())
+        self._clock.observe(found.now)
+        owned, recreated = _owned(found, ids, self._inbound)
+        self.owned[partition] = owned
+        del self._wanted[partition]
+        self._metrics.takeovers.inc()
+        self._metrics.partitions_owned.set(len(self.owned))
+        _log.info("partition taken", partition=partition, epoch=owned.epoch, redrive=len(found.outbox))
+        self._owner.taken(owned, found, recreated)
+        self._log.seek(partition, dict(zip(INBOUND, owned.offsets, strict=True)))
+
+
+def _owned(found: Taken, ids: dict[str, str], inbound: tuple[str, ...]) -> tuple[Owned, list[str]]:
+    """A topic under another id is another topic: it is read from its beginning (protocol 9)."""
+    offsets = list(found.offsets)
+    recreated = [name for name, known in found.topic_ids.items() if ids.get(name, known) != known]
+    for index, name in enumerate(inbound):
+        if name in recreated:
+            offsets[index] = UNREAD
+    owned = Owned(
+        partition=found.partition,
+        token=found.token,
+        epoch=found.epoch,
+        committed=found.offsets,
+        offsets=offsets,
+        outbox_seq=found.outbox_seq,
+        confirmed=found.outbox[0][0] - 1 if found.outbox else found.outbox_seq,
+        topic_ids=dict(ids),
+        ids_changed=found.topic_ids != ids,
+    )
+    return owned, recreated
+
+
+def _delay(failures: int) -> float:
+    return float(min(RETRY_MAXIMUM_S, RETRY_FIRST_S * 2**failures))

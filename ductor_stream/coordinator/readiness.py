@@ -1,0 +1,44 @@
+"""Whether this owner makes progress, and if not, why: what ``/readyz`` says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ductor_stream.coordinator.service import Coordinator
+
+STALLED_S = 10.0
+"""Lag without a commit for so long is a stall, and so is a loop that does not come round."""
+
+
+class Readiness:
+    """Read from the health server's thread: looks at plain attributes only, and never waits."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+        self._turned_at = coordinator.clock.monotonic()
+
+    def turned(self) -> None:
+        """The loop has come round."""
+        self._turned_at = self._coordinator.clock.monotonic()
+
+    def reasons(self) -> list[str]:
+        """Why the coordinator is not ready, each in one sentence; empty when it is."""
+        coordinator = self._coordinator
+        found: list[str] = []
+        now = coordinator.clock.monotonic()
+        if coordinator.ownership.store_down:
+            found.append("Postgres cannot be reached; nothing is lost, the partitions are taken anew when it answers")
+        if not coordinator.log.healthy():
+            found.append("Kafka cannot be reached; nothing is lost, it goes on when a broker answers")
+        if now - self._turned_at > STALLED_S:
+            found.append(f"the loop has not come round for {now - self._turned_at:.0f} s")
+        waiting = coordinator.ownership.waiting()
+        if waiting and not found:
+            found.append(f"partitions {waiting} are assigned and not yet taken")
+        if coordinator.dispatcher.unconfirmed() >= coordinator.config.unconfirmed_limit:
+            found.append("the broker does not confirm what was dispatched; intake rests")
+        for topic, since in list(coordinator.undelivered.missing.items()):
+            if now - since < STALLED_S:
+                found.append(f"topic {topic} refuses records: create it, or grant WRITE on it")
+        return found

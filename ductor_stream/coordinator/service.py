@@ -1,0 +1,315 @@
+"""The coordinator's loop: take a batch, tick its runs, COMMIT, then dispatch.
+
+Read ``turn`` and ``advance`` first: they are the loop as docs/architecture.md describes it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from ductor_stream.coordinator.cache import RunCache
+from ductor_stream.coordinator.commit import Committer, Prepared
+from ductor_stream.coordinator.config import CoordinatorConfig
+from ductor_stream.coordinator.conflict import Conflicts
+from ductor_stream.coordinator.definitions import Definitions
+from ductor_stream.coordinator.dispatch import Dispatcher
+from ductor_stream.coordinator.heartbeats import Heartbeats
+from ductor_stream.coordinator.intake import Intake
+from ductor_stream.coordinator.letters import DeadLetters
+from ductor_stream.coordinator.ownership import Owned, Ownership
+from ductor_stream.coordinator.readiness import Readiness
+from ductor_stream.coordinator.takeover import TakeOver
+from ductor_stream.coordinator.ticking import Ticker
+from ductor_stream.coordinator.timers import Timers
+from ductor_stream.coordinator.undelivered import Undelivered
+from ductor_stream.coordinator.work import Entry, Work
+from ductor_stream.errors import (
+    CommitOutcomeUnknown,
+    LogUnavailable,
+    OwnershipLost,
+    PoisonedRun,
+    RecordVersionConflict,
+    StoreUnavailable,
+    TransientError,
+)
+from ductor_stream.ports import INBOUND, Clock, EventLog, LocalWorkers, RunStore, Taken
+from ductor_stream.protocol.inbound import InboundDecoder
+from ductor_stream.protocol.outbound import Encoder
+from ductor_stream.protocol.topics import Topics
+from ductor_stream.protocol.worker import WorkerCodec
+from ductor_stream.telemetry.metrics import Metrics
+
+_log = structlog.get_logger(__name__)
+
+_FAULTS_IN_A_ROW = 10
+"""Turns that fail one after the other, for a reason that is no outage, before the process ends and is restarted."""
+
+
+class Coordinator:
+    """One owner of run partitions. ``run`` blocks its thread until ``stop`` is called from any other."""
+
+    def __init__(
+        self,
+        config: CoordinatorConfig,
+        definitions: Definitions,
+        topics: Topics,
+        ports: tuple[RunStore, EventLog, Clock, LocalWorkers | None],
+        codec: tuple[InboundDecoder, Encoder, WorkerCodec],
+        metrics: Metrics,
+        *,
+        partitions: int,
+        new_token: Callable[[], str],
+        jitter: Callable[[], float],
+    ) -> None:
+        self.config, self.metrics = config, metrics
+        self.store, self.log, self.clock, self.local = ports
+        decoder, encoder, tasks = codec
+        self.cache = RunCache(self.store, config.cached_runs, metrics)
+        self.timers = Timers(self.store, config.horizon_ms)
+        self.heartbeats = Heartbeats()
+        self.dispatcher = Dispatcher(self.log, self.clock, metrics, self.local)
+        self.ownership = Ownership(ports[:3], topics.inbound_names, metrics, self, new_token)
+        letters = DeadLetters(topics, encoder, metrics)
+        memory = (self.cache, self.timers, self.heartbeats)
+        self.intake = Intake(config, topics, ports, (decoder, encoder, letters), memory, metrics, partitions)
+        self.ticker = Ticker(config, definitions, self.store, self.clock, (decoder, letters), metrics)
+        self.committer = Committer(config, topics, encoder, self.local, (self.dispatcher, self.heartbeats), metrics)
+        self.conflicts = Conflicts(config, self.store, self.clock, letters, metrics, jitter)
+        self.undelivered = Undelivered(config, topics, self.clock, (letters, tasks), metrics)
+        self.takeover = TakeOver(config, definitions, topics, ports, (encoder, tasks), memory, self.dispatcher, metrics, partitions)
+        self.readiness = Readiness(self)
+        self._stopping = threading.Event()
+        self._committed_at = 0.0
+        self._faults = 0
+
+    # -- the loop ---------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Own partitions until ``stop``; then drain. Raises TopicsNotReady, and what ten turns in a row failed with."""
+        self.log.subscribe(self.ownership)
+        try:
+            while not self._stopping.is_set():
+                self.guarded_turn()
+        finally:
+            self._drain()
+
+    def stop(self) -> None:
+        """End ``run`` in good order: what is committed is dispatched, partitions are let go."""
+        self._stopping.set()
+
+    def guarded_turn(self) -> None:
+        """One turn; whatever goes wrong in it, the partitions concerned are taken anew, and nothing is lost (R5)."""
+        try:
+            self.turn()
+            self._faults = 0
+        except OwnershipLost as error:
+            _log.warning("fenced", error=str(error))
+            self.metrics.ownership_lost.inc()
+            self.ownership.retake(error.partitions, fenced=True)
+            self.ownership.retake(list(self.ownership.owned))
+        except (StoreUnavailable, CommitOutcomeUnknown) as error:
+            _log.warning("postgres away", error=str(error))
+            self.metrics.outages["postgres"].inc()
+            self.ownership.store_down = True
+            self.ownership.retake(list(self.ownership.owned))
+            self._reconnect()
+        except LogUnavailable as error:
+            _log.warning("kafka away", error=str(error))
+            self.metrics.outages["kafka"].inc()
+            self.ownership.retake(list(self.ownership.owned), fenced=True)
+        except Exception:
+            _log.exception("turn failed")
+            self._faults += 1
+            if self._faults >= _FAULTS_IN_A_ROW:
+                raise
+            self.ownership.retake(list(self.ownership.owned), fenced=True)
+
+    def turn(self) -> None:
+        """One pass of the loop: settle what is ours, take what has come, advance the runs."""
+        self.readiness.turned()
+        self.ownership.settle()
+        self.ownership.retake(self.takeover.watch(self.ownership.owned))
+        if self.dispatcher.unconfirmed() >= self.config.unconfirmed_limit:
+            self._rest()
+            return
+        work = self.intake.take(self.ownership.owned, self.ownership.next_due())
+        self.undelivered.take(work, self.ownership.owned, self.dispatcher)
+        self.takeover.take(work, self.ownership.owned)
+        self._touch_idle(work)
+        if not work.empty():
+            self.advance(work)
+
+    def advance(self, work: Work) -> None:
+        """Tick, commit, dispatch. Lost version checks are tried again, then go through the inbox (architecture, 6)."""
+        conflict = self.conflicts.begin(work, self.timers)
+        while True:
+            attempt, entries = conflict.attempt()
+            prepared = self.tick(attempt, entries)
+            try:
+                now = self.commit(prepared)
+            except RecordVersionConflict as lost:
+                self.forget(prepared, lost.run_ids)
+                conflict.lost(lost.run_ids)
+            except PoisonedRun as poisoned:
+                self.forget(prepared, {poisoned.run_id})
+                conflict.poisoned(poisoned)
+            except TransientError:
+                self.forget(prepared, ())
+                raise
+            else:
+                self.committed(attempt, prepared, now)
+                self.dispatch(prepared)
+                return
+
+    def tick(self, work: Work, entries: Sequence[Entry]) -> Prepared:
+        """Load the runs concerned, tick each over its inputs, and put together what is to be committed."""
+        runs = self.cache.load({entry.run_id: None for entry in entries})
+        ticked = self.ticker.tick_all(work, entries, runs)
+        self.metrics.ticks.inc(len(ticked))
+        counts = self.log.partition_counts()
+        return self.committer.prepare(work, ticked, self.ownership.owned, counts, self.clock.now())
+
+    def commit(self, prepared: Prepared) -> int:
+        """The durability boundary: everything of the batch lands in Postgres, or nothing does (R3)."""
+        began = self.clock.monotonic()
+        now = self.store.commit(prepared.batch)
+        self.metrics.commit_seconds.observe(self.clock.monotonic() - began)
+        return now
+
+    def committed(self, work: Work, prepared: Prepared, now: int) -> None:
+        """Remember what has landed."""
+        self.clock.observe(now)
+        self._committed_at = self.clock.monotonic()
+        for advance in prepared.batch.partitions:
+            owned = self.ownership.owned[advance.partition]
+            owned.committed, owned.offsets = advance.next, list(advance.next)
+            owned.outbox_seq, owned.confirmed = advance.outbox_seq, advance.confirmed
+            owned.ids_changed = owned.ids_changed and advance.topic_ids is None
+            self.log.store_offsets(advance.partition, dict(zip(INBOUND, advance.next, strict=True)))
+        self.ownership.settled(advance.partition for advance in prepared.batch.partitions)
+        for run_id, cached in prepared.kept.items():
+            self.cache.keep(run_id, cached)
+            self.timers.set(cached.partition, run_id, cached.wake_at)
+            self._write_log(run_id, cached)
+        for key in prepared.ended:
+            self.heartbeats.forget(key)
+        for heard in prepared.heard:
+            self.heartbeats.hear(heard.open, heard.options)
+        self.dispatcher.discharge(prepared.discharged)
+        self.intake.hint(row.partition for row in work.inbox if row.not_before is None)
+        self._measure(prepared)
+
+    def dispatch(self, prepared: Prepared) -> None:
+        """Send what is committed, and only that (R4). Acknowledgements come in later turns."""
+        for advance in prepared.batch.partitions:
+            if advance.outbox is not None:
+                partition = advance.partition
+                sync = prepared.sync.get(partition)
+                self.dispatcher.send(partition, advance.outbox_seq, prepared.records.get(partition, []), sync)
+        self.metrics.unconfirmed_batches.set(self.dispatcher.unconfirmed())
+
+    def forget(self, prepared: Prepared, losers: object) -> None:
+        """Nothing has landed: every coroutine that was ticked is ahead of its record_version and goes (protocol 17)."""
+        if losers:
+            self.metrics.conflicts.inc()
+        self.cache.drop(prepared.kept)
+        for queue in prepared.reserved:
+            if self.local is not None:
+                self.local.cancel_reservation(queue)
+
+    # -- partitions come and go (ownership.Owner) -------------------------------------------
+
+    def taken(self, owned: Owned, found: Taken, recreated: list[str]) -> None:
+        self.dispatcher.open(owned.partition, owned.confirmed)
+        self.intake.hint([owned.partition])
+        self.takeover.begin(owned, found, recreated)
+
+    def releasing(self, partitions: frozenset[int]) -> None:
+        """The last commit of partitions that go: what is confirmed, and what still runs here (protocol 13)."""
+        self.log.flush(1.0)
+        work = self.takeover.hand_over(partitions, self.ownership.owned)
+        work.touched.update(partitions)
+        try:
+            self.undelivered.take(work, self.ownership.owned, self.dispatcher)
+            self.advance(work)
+        except Exception as error:
+            # The next owner redrives what is not recorded as confirmed: a batch or two (R5).
+            _log.warning("partitions let go without a last commit", error=str(error))
+
+    def gone(self, partitions: frozenset[int]) -> None:
+        self.dispatcher.close(partitions)
+        self.timers.close(partitions)
+        self.heartbeats.close(partitions)
+        self.intake.forget(partitions)
+        self.takeover.forget(partitions)
+        self.cache.close(partitions)
+
+    # -- small things -----------------------------------------------------------------------
+
+    def _touch_idle(self, work: Work) -> None:
+        """When nothing else is committed for a while, record what the broker has confirmed since."""
+        if not work.empty() or self.clock.monotonic() - self._committed_at < self.config.confirm_idle_s:
+            return
+        work.touched.update(partition for _, partition in self.dispatcher.slow_sync(self.config.sync_row_s))
+        for partition, owned in self.ownership.owned.items():
+            confirmed = self.dispatcher.confirmed(partition)
+            if confirmed > owned.confirmed or owned.ids_changed:
+                work.touched.add(partition)
+
+    def _rest(self) -> None:
+        """Too much is unconfirmed: take nothing in until the broker has caught up (protocol 11)."""
+        owned = list(self.ownership.owned)
+        self.log.pause(owned)
+        stray = {received.partition for received in self.log.poll(self.config.idle_poll_s / 10, 1)}
+        # What came all the same was not applied: read it again.
+        self.ownership.retake(stray)
+        self.log.resume(p for p in owned if p in self.ownership.owned)
+
+    def _reconnect(self) -> None:
+        try:
+            self.store.reconnect()
+        except StoreUnavailable:
+            self.log.poll(self.config.idle_poll_s, 1)
+
+    def _drain(self) -> None:
+        self.committer.stop_sync()
+        until = self.clock.monotonic() + self.config.drain_s
+        while self.dispatcher.slow_sync(0.0) and self.clock.monotonic() < until:
+            self.guarded_turn()
+        self.log.flush(max(0.0, until - self.clock.monotonic()))
+        self.ownership.revoked(frozenset(self.ownership.owned))
+        self.log.close()
+        self.store.close()
+
+    def _write_log(self, run_id: str, cached: object) -> None:
+        live = getattr(cached, "live", None)
+        if live is None:
+            return
+        for level, message, fields in live.lines():
+            getattr(_log, level)(message, run_id=run_id, **fields)
+
+    def _measure(self, prepared: Prepared) -> None:
+        metrics = self.metrics
+        metrics.batch_size.observe(prepared.events)
+        for action in prepared.lifecycles:
+            kind = action.type.removeprefix("run.")
+            if kind == "started":
+                metrics.runs_started.inc()
+            elif kind == "suspended":
+                metrics.runs_suspended[action.reason.partition(":")[0]].inc()
+            elif kind == "resumed":
+                metrics.runs_resumed.inc()
+            elif kind in ("completed", "failed", "cancelled", "terminated", "timed_out"):
+                metrics.runs_closed[kind].inc()
+        for row in prepared.batch.attempts:
+            if row.phase == "finished":
+                metrics.attempts_finished[row.outcome].inc()
+        sent = sum(map(len, prepared.sync.values()))
+        if sent:
+            metrics.attempts_dispatched["syncmatch"].inc(sent)
+        dispatched = sum(row.phase == "dispatched" for row in prepared.batch.attempts)
+        if dispatched > sent:
+            metrics.attempts_dispatched["kafka"].inc(dispatched - sent)

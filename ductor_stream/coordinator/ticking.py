@@ -1,0 +1,202 @@
+"""Steps 2 and 3 of the loop: the runs concerned, and one pure tick for each. A failure stays with its run (R11)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import structlog
+
+from ductor_stream.coordinator.cache import Cached
+from ductor_stream.coordinator.config import CoordinatorConfig
+from ductor_stream.coordinator.definitions import Definitions
+from ductor_stream.coordinator.letters import DeadLetters
+from ductor_stream.coordinator.work import Entry, Ticked, Work
+from ductor_stream.engine.events import (
+    AnyEvent,
+    AttemptFinished,
+    CommandReceived,
+    RunStarted,
+    SignalReceived,
+)
+from ductor_stream.engine.tick import Stamped, tick
+from ductor_stream.errors import DataError, InvariantViolation
+from ductor_stream.ports import Clock, InboxRow, MessageRow, RunStore
+from ductor_stream.protocol.inbound import Beat, ForRun, InboundDecoder
+from ductor_stream.protocol.inbox import decode_received, encode_received
+from ductor_stream.telemetry.metrics import Metrics
+
+_log = structlog.get_logger(__name__)
+
+_TRY_LATER_MS = 5_000
+"""A run that only a newer release can read is looked at again after this time, by then perhaps there."""
+
+
+class Ticker:
+    """Turns the entries of a turn into ticked runs."""
+
+    def __init__(
+        self,
+        config: CoordinatorConfig,
+        definitions: Definitions,
+        store: RunStore,
+        clock: Clock,
+        codec: tuple[InboundDecoder, DeadLetters],
+        metrics: Metrics,
+    ) -> None:
+        self._config, self._definitions, self._store = config, definitions, store
+        self._clock, self._metrics = clock, metrics
+        self._decoder, self._letters = codec
+
+    def known(self, entries: Sequence[Entry]) -> set[tuple[str, str, str]]:
+        """Which inputs with an id were applied or buffered before (R6). Raises StoreUnavailable."""
+        keys = {(e.run_id, *e.dedupe) for e in entries if e.dedupe is not None}
+        return self._store.known_messages(sorted(keys)) if keys else set()
+
+    def tick_all(self, work: Work, entries: Sequence[Entry], runs: dict[str, Cached]) -> list[Ticked]:
+        """Tick each run over its entries, in order. What belongs into the commit beside the runs is added to ``work``."""
+        known = self.known(entries)
+        by_run: dict[str, list[Entry]] = {}
+        for entry in entries:
+            if entry.dedupe is not None:
+                key = (entry.run_id, *entry.dedupe)
+                if key in known:
+                    self._metrics.duplicate_inputs[entry.dedupe[0]].inc()
+                    continue
+                known.add(key)
+            by_run.setdefault(entry.run_id, []).append(entry)
+        return [self._tick_one(work, run_id, found, runs[run_id]) for run_id, found in by_run.items()]
+
+    def _tick_one(self, work: Work, run_id: str, entries: list[Entry], before: Cached) -> Ticked:
+        ticked = Ticked(run_id, entries[0].partition, entries, before)
+        if before.problem:
+            self._postpone(work, ticked, before.problem)
+            return ticked
+        try:
+            self._apply(work, ticked)
+        except Exception as error:
+            # Whatever it is, it must not take the batch, the partition or the process along (R11).
+            _log.exception("run cannot be ticked", run_id=run_id)
+            return self._set_aside(work, Ticked(run_id, ticked.partition, entries, before), error)
+        return ticked
+
+    def _set_aside(self, work: Work, ticked: Ticked, error: Exception) -> Ticked:
+        for entry in ticked.entries:
+            if entry.received is not None:
+                problem = DataError("tick_failed", f"{type(error).__name__}: {error}")
+                self._letters.add(work, ticked.partition, entry.received, problem)
+        return ticked
+
+    def _postpone(self, work: Work, ticked: Ticked, problem: str) -> None:
+        """Only a newer release can read this run: its input waits in the inbox (protocol 19)."""
+        _log.error("run waits for a newer release", run_id=ticked.run_id, problem=problem)
+        later = self._clock.now() + _TRY_LATER_MS
+        for number, entry in enumerate(ticked.entries):
+            if entry.received is not None:
+                work.inbox.append(requeued(entry, f"later/{later}/{number}", later, entry.tries))
+
+    def _apply(self, work: Work, ticked: Ticked) -> None:
+        stamped: list[Stamped] = []
+        before, now = ticked.before, self._clock.now()
+        exists = before.state is not None
+        for entry in ticked.entries:
+            event = entry.input
+            if isinstance(event, Beat):
+                ticked.beats.append((event, entry.received is not None and entry.received.partition < 0))
+                continue
+            if not exists and not isinstance(event, RunStarted):
+                self._before_start(work, ticked, entry, event, now)
+                continue
+            if isinstance(event, RunStarted):
+                event = self._pinned(event)
+            stamped.append(Stamped(now, event))
+            self._remember(ticked, entry, event)
+            if not exists:
+                exists = True
+                stamped.extend(self._buffered(ticked, now))
+        if stamped:
+            self._tick(ticked, stamped)
+
+    def _tick(self, ticked: Ticked, stamped: list[Stamped]) -> None:
+        before = ticked.before
+        ticked.tick = tick(
+            self._definitions.by_version,
+            ticked.run_id,
+            before.state,
+            stamped,
+            live=before.live,
+            history=before.history,
+        )
+
+    def _pinned(self, event: RunStarted) -> RunStarted:
+        """A start without a version gets the last one declared here; the run keeps it."""
+        if event.version:
+            return event
+        version = self._definitions.version_of(event.workflow)
+        definition = self._definitions.find(event.workflow, version)
+        timeout = event.run_timeout_ms
+        if timeout is None and definition is not None:
+            timeout = definition.run_timeout_ms
+        return msgspec.structs.replace(event, version=version, run_timeout_ms=timeout)
+
+    def _remember(self, ticked: Ticked, entry: Entry, event: AnyEvent) -> None:
+        if entry.dedupe is not None:
+            kind, id = entry.dedupe
+            ticked.messages.append(MessageRow(ticked.run_id, ticked.partition, id, kind, _name(event)))
+
+    # -- before the start -------------------------------------------------------------------
+
+    def _before_start(self, work: Work, ticked: Ticked, entry: Entry, event: AnyEvent, now: int) -> None:
+        """Signals and commands wait for their run (protocol 24); anything else for it is late."""
+        if isinstance(event, AttemptFinished):
+            self._metrics.late_results.inc()
+        if not isinstance(event, SignalReceived | CommandReceived) or entry.dedupe is None or entry.received is None:
+            return
+        if len(ticked.before.buffered) + len(ticked.messages) >= self._config.buffered_limit:
+            error = DataError("buffer_full", f"{self._config.buffered_limit} messages wait for run {ticked.run_id}")
+            self._letters.add(work, ticked.partition, entry.received, error)
+            return
+        kind, id = entry.dedupe
+        body, expires_at = encode_received(entry.received), now + self._config.buffered_ttl_ms
+        ticked.messages.append(MessageRow(ticked.run_id, ticked.partition, id, kind, _name(event), body, expires_at))
+
+    def _buffered(self, ticked: Ticked, now: int) -> list[Stamped]:
+        """What came before the start, in order of arrival, also from earlier in this batch."""
+        found: list[Stamped] = []
+        for message in ticked.before.buffered:
+            found.append(Stamped(now, self._decoded(message.body, message.id)))
+            ticked.released.append((ticked.run_id, message.kind, message.id))
+        for row in ticked.messages:
+            if row.body is not None:
+                found.append(Stamped(now, self._decoded(row.body, row.id)))
+        ticked.messages = [msgspec.structs.replace(row, body=None, expires_at=None) for row in ticked.messages]
+        return found
+
+    def _decoded(self, body: bytes, id: str) -> AnyEvent:
+        message = self._decoder.decode(decode_received(body), "")
+        event = message.event if isinstance(message, ForRun) else None
+        if isinstance(event, SignalReceived):
+            return msgspec.structs.replace(event, signal_id=id)
+        if isinstance(event, CommandReceived):
+            return msgspec.structs.replace(event, command_id=id)
+        raise InvariantViolation(f"a {type(event).__name__} was buffered")
+
+
+def requeued(entry: Entry, about: str, not_before: int | None, tries: int) -> InboxRow:
+    """The entry as an inbox row of its own partition: durable, to be applied later."""
+    assert entry.received is not None
+    received = entry.received
+    source = f"{received.topic}/{received.partition}/{received.offset}/{about}"
+    return InboxRow(entry.partition, source, "event", encode_received(received), not_before, tries)
+
+
+def _name(event: AnyEvent) -> str:
+    match event:
+        case SignalReceived(_, name):
+            return name
+        case CommandReceived(kind):
+            return kind
+        case RunStarted(workflow):
+            return workflow
+        case _:
+            return ""

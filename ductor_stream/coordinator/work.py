@@ -1,0 +1,90 @@
+"""The values that pass between the steps of one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from ductor_stream.coordinator.cache import Cached
+from ductor_stream.engine.events import AnyEvent
+from ductor_stream.engine.tick import Tick
+from ductor_stream.ports import InboxRow, MessageRow, OpenAttempt, Outgoing, Received
+from ductor_stream.protocol.inbound import Beat
+
+
+class Entry(msgspec.Struct):
+    """One input for one run. ``received`` is the record it came as (None for what the owner itself noticed).
+
+    ``dedupe`` is its (kind, id); ``tries`` counts conflicts that it has been through; ``due_at`` is set for timers (ms).
+    """
+
+    run_id: str
+    partition: int
+    input: AnyEvent | Beat
+    received: Received | None = None
+    dedupe: tuple[str, str] | None = None
+    tries: int = 0
+    due_at: int | None = None
+
+
+class Work(msgspec.Struct):
+    """What one turn has taken in: entries in order, and what the commit must say of their sources."""
+
+    entries: list[Entry] = []
+    positions: dict[int, list[int]] = {}
+    """Partition -> next offsets of the inbound topics, for partitions that were read of."""
+    inbox: list[InboxRow] = []
+    consumed: list[tuple[int, int]] = []
+    outgoing: dict[int, list[Outgoing]] = {}
+    """Partition -> dead letters and hints to produce after the commit."""
+    payloads: list[tuple[str, bytes]] = []
+    released: list[tuple[str, str, str]] = []
+    handed: list[OpenAttempt] = []
+    """SyncMatch attempts that go on running here while their partition goes elsewhere."""
+    ended: list[tuple[int, str, int, str]] = []
+    """Rows of open attempts to delete: (partition, run id, execution, node id)."""
+    touched: set[int] = set()
+    """Partitions that must take part in the commit for another reason (a confirmation to record)."""
+
+    def partitions(self) -> set[int]:
+        """All partitions that the commit concerns."""
+        found = {e.partition for e in self.entries}
+        found.update(self.positions, self.outgoing, self.touched, (p for p, _ in self.consumed))
+        found.update(row.partition for row in self.handed)
+        return found
+
+    def empty(self) -> bool:
+        """Whether there is nothing to commit."""
+        return not (self.entries or self.positions or self.inbox or self.consumed or self.outgoing or self.touched)
+
+    def copy(self) -> Work:
+        """A copy that one try of the batch may add to."""
+        return msgspec.structs.replace(
+            self,
+            inbox=list(self.inbox),
+            outgoing={partition: list(records) for partition, records in self.outgoing.items()},
+            payloads=list(self.payloads),
+            released=list(self.released),
+        )
+
+    def produce(self, partition: int, records: Iterable[Outgoing]) -> None:
+        """Add records to what is produced after the commit, on behalf of a partition."""
+        self.outgoing.setdefault(partition, []).extend(records)
+
+
+class Ticked(msgspec.Struct):
+    """One run after its tick. ``tick`` is None when the run does not exist and nothing began it, or it failed.
+
+    ``messages`` are ids to remember; ``released`` buffered messages that were applied; ``beats`` are heartbeats, with
+    whether they come from this very process (SyncMatch).
+    """
+
+    run_id: str
+    partition: int
+    entries: list[Entry]
+    before: Cached
+    tick: Tick | None = None
+    messages: list[MessageRow] = []
+    released: list[tuple[str, str, str]] = []
+    beats: list[tuple[Beat, bool]] = []

@@ -1,0 +1,108 @@
+"""One run of Kafka's broker process in a folder: format it, start it, know when it is ready."""
+
+from __future__ import annotations
+
+import base64
+import signal
+import socket
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ductor_stream.dev.jvm import java_command, java_environment
+from ductor_stream.dev.process import ServerProcess, ServerSpec, launch, log_tail, run_once
+from ductor_stream.dev.properties import render
+from ductor_stream.errors import DevStackError
+
+_READY_WITHIN_S = 60.0
+"""A start takes 0.7-3 s; this is for a machine that swaps."""
+
+_FORMAT_FLAGS = ("-XX:TieredStopAtLevel=1", "-Xmx128m")
+
+
+@dataclass(frozen=True)
+class BrokerRun:
+    """What a start of the broker needs: where, with which jars, JVM flags and properties."""
+
+    folder: Path
+    jars: Sequence[Path]
+    flags: Sequence[str]
+    properties: Mapping[str, str]
+    port: int
+
+    @property
+    def log(self) -> Path:
+        """The file with the broker's output."""
+        return self.folder / "kafka.log"
+
+
+def format_if_new(run: BrokerRun, flags: Sequence[str]) -> None:
+    """Make the log folder of a new data directory; does nothing for one that is made.
+
+    Raises:
+        DevStackError: it cannot be made; the message has the last lines of Kafka's answer.
+    """
+    _write(run.folder / "server.properties", render(run.properties))
+    # Written last by the formatting: a crash midway leaves none, and the next start formats again.
+    if (run.folder / "log" / "meta.properties").exists():
+        return
+    cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    tool = ["kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", _no_dash(cluster_id)]
+    command = java_command(run.jars, [*_FORMAT_FLAGS, *flags], [*tool, "-c", "server.properties"])
+    log = run.folder / "format.log"
+    log.unlink(missing_ok=True)
+    if run_once(_spec(run, command, log)) != 0:
+        raise DevStackError(f"Kafka's data folder {run.folder} could not be made; log: {log}:\n{log_tail(log)}")
+
+
+def start_broker(run: BrokerRun) -> ServerProcess:
+    """Start the broker and return when it answers.
+
+    Raises:
+        DevStackError: it ended or was not ready in time; the message has the last lines of its log.
+    """
+    command = java_command(run.jars, [*run.flags, f"-D{marker(run.folder)}"], ["kafka.Kafka", "server.properties"])
+    server = launch(_spec(run, command, run.log))
+    try:
+        server.wait_until(lambda: _accepts(run.port), _READY_WITHIN_S)
+    except BaseException:
+        server.end(signal.SIGKILL, within_s=5)
+        raise
+    return server
+
+
+def marker(folder: Path) -> str:
+    """What tells the broker of this folder from any other process, in its command line."""
+    return f"ductor.kafka={folder}"
+
+
+def _spec(run: BrokerRun, command: Sequence[str], log: Path) -> ServerSpec:
+    return ServerSpec(
+        name="Kafka",
+        command=command,
+        folder=run.folder,
+        log=log,
+        stop_signal=signal.SIGTERM,
+        environment=java_environment(),
+    )
+
+
+def _accepts(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=0.2).close()
+    except OSError:
+        return False
+    return True
+
+
+def _no_dash(cluster_id: str) -> str:
+    """An id that starts with a dash would be read as an option."""
+    return "A" + cluster_id[1:] if cluster_id.startswith("-") else cluster_id
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="ascii")
+    except OSError as error:
+        raise DevStackError(f"{path} cannot be written: {error.strerror}") from error

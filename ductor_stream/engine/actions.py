@@ -1,0 +1,69 @@
+"""Actions: what a tick wants done. Rows are written with the commit, messages go out after it (R4)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from ductor_stream.engine.events import AttemptFinished, AttemptTimedOut, Failure
+from ductor_stream.engine.state import Node
+
+LifecycleType = Literal[
+    "run.started",
+    "run.suspended",
+    "run.resumed",
+    "run.paused",
+    "run.continued",
+    "run.completed",
+    "run.failed",
+    "run.cancelled",
+    "run.terminated",
+    "run.timed_out",
+    "command.rejected",
+]
+
+
+class DispatchAttempt(msgspec.Struct, frozen=True):
+    """Send this attempt of the node to its queue, and record that it was dispatched."""
+
+    execution: int
+    node: Node
+
+
+class CloseAttempt(msgspec.Struct, frozen=True):
+    """Record how an attempt ended. ``node`` is as it was before; the report may be a worker's or the owner's own."""
+
+    execution: int
+    node: Node
+    report: AttemptFinished | AttemptTimedOut
+
+
+class RecordLate(msgspec.Struct, frozen=True):
+    """A result whose fence is not current: record it as late, change nothing (R8)."""
+
+    report: AttemptFinished
+
+
+class StopAttempt(msgspec.Struct, frozen=True):
+    """Tell the worker of a superseded or unwanted attempt to stop (best effort)."""
+
+    execution: int
+    node: Node
+    reason: str
+
+
+class EmitLifecycle(msgspec.Struct, frozen=True):
+    """Publish a lifecycle event. ``seq`` is dense per run; ``about`` is the start or command id of a rejection."""
+
+    type: LifecycleType
+    execution: int
+    seq: int
+    now: int
+    result: bytes | None = None
+    failure: Failure | None = None
+    reason: str = ""
+    about: str = ""
+
+
+Action = DispatchAttempt | CloseAttempt | RecordLate | StopAttempt | EmitLifecycle

@@ -1,0 +1,105 @@
+"""The working copy of one tick: the cloned state and what the tick has decided so far."""
+
+from __future__ import annotations
+
+from ductor_stream.engine.actions import Action, DispatchAttempt, EmitLifecycle, LifecycleType, StopAttempt
+from ductor_stream.engine.events import Failure
+from ductor_stream.engine.state import Header, Node, RunState
+from ductor_stream.engine.transitions import Trigger, moved
+from ductor_stream.errors import InvariantViolation
+
+_CLOSING: dict[Trigger, LifecycleType] = {
+    "complete": "run.completed",
+    "fail": "run.failed",
+    "cancel": "run.cancelled",
+    "terminate": "run.terminated",
+    "time_out": "run.timed_out",
+}
+
+
+class Draft:
+    """A clone of a run's state that reducers and decisions change, and the actions that follow from it.
+
+    Dispatches are kept apart from the other actions, so that a node that is created and dropped in
+    the same tick is never sent. ``soonest`` is the earliest due time among the nodes touched here.
+    """
+
+    __slots__ = ("actions", "dispatches", "soonest", "state")
+
+    def __init__(self, state: RunState) -> None:
+        self.state = state
+        self.actions: list[Action] = []
+        self.dispatches: dict[str, DispatchAttempt] = {}
+        self.soonest: int | None = None
+
+    @property
+    def header(self) -> Header:
+        """The header of the cloned state."""
+        return self.state.header
+
+    def put(self, node: Node) -> None:
+        """Add or replace an open node."""
+        self.state.nodes[node.node_id] = node
+        due = deadline(node)
+        if due is not None and (self.soonest is None or due < self.soonest):
+            self.soonest = due
+
+    def dispatch(self, node: Node) -> None:
+        """Add or replace a step node whose attempt is to be sent after the commit."""
+        self.put(node)
+        self.dispatches[node.node_id] = DispatchAttempt(self.header.execution, node)
+
+    def stop(self, node: Node, reason: str) -> None:
+        """The attempt of this node, if one is out, is no longer wanted."""
+        if node.kind == "step" and self.dispatches.pop(node.node_id, None) is None and node.status == "dispatched":
+            self.actions.append(StopAttempt(self.header.execution, node, reason))
+
+    def drop(self, node_id: str, reason: str) -> None:
+        """Close an open node without a result."""
+        self.stop(self.state.nodes.pop(node_id), reason)
+
+    def move(self, trigger: Trigger) -> None:
+        """Change the status by the table; raises InvariantViolation where it has no such line."""
+        status = moved(self.header.status, trigger)
+        if status is None:
+            raise InvariantViolation(f"run {self.header.run_id}: {trigger} in status {self.header.status}")
+        self.header.status = status
+
+    def emit(
+        self, type: LifecycleType, *, now: int, failure: Failure | None = None, reason: str = "", about: str = ""
+    ) -> None:
+        """Publish a lifecycle event under the run's next number."""
+        header = self.header
+        header.lifecycle_seq += 1
+        result = header.result if type == "run.completed" else None
+        self.actions.append(
+            EmitLifecycle(type, header.execution, header.lifecycle_seq, now, result, failure, reason, about)
+        )
+
+    def close(self, trigger: Trigger, now: int, *, failure: Failure | None = None, reason: str = "") -> None:
+        """End the execution: nothing of it is awaited or dispatched any more."""
+        self.move(trigger)
+        header = self.header
+        header.failure, header.parked = failure, None
+        for node_id in list(self.state.nodes):
+            self.drop(node_id, f"run {header.status}")
+        self.state.held.clear()
+        self.emit(_CLOSING[trigger], now=now, failure=failure, reason=reason)
+
+    def all_actions(self) -> list[Action]:
+        """What is to be done after the commit; dispatches last, in the order in which nodes were created."""
+        return [*self.actions, *self.dispatches.values()]
+
+
+def deadline(node: Node) -> int | None:
+    """The earliest moment (ms) at which this node must be looked at even if nothing comes, or None."""
+    due = node.due_at
+    if node.options is None:
+        return due
+    if node.options.schedule_to_close_ms is not None:
+        closes = node.created_at + node.options.schedule_to_close_ms
+        due = closes if due is None else min(due, closes)
+    if node.options.schedule_to_start_ms is not None and node.status == "dispatched":
+        starts = node.dispatched_at + node.options.schedule_to_start_ms
+        due = starts if due is None else min(due, starts)
+    return due

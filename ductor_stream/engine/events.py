@@ -1,0 +1,129 @@
+"""Events: what makes a run advance. Frozen values, stored in the run's history as they are."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+OnConflict = Literal["use_existing", "reject", "restart_if_closed", "restart_if_failed", "terminate_existing"]
+CommandKind = Literal["cancel", "terminate", "pause", "resume", "retry", "reset"]
+AttemptOutcome = Literal["completed", "failed", "cancelled", "rejected"]
+
+
+class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why an attempt, a node or a run failed. ``code`` is of the wire contract, ``type`` is the user's word.
+
+    ``details`` is a JSON document as bytes. ``retry_after_ms`` overrides the policy's delay.
+    """
+
+    code: str
+    type: str
+    message: str
+    retryable: bool = True
+    retry_after_ms: int | None = None
+    details: bytes | None = None
+    stack: str | None = None
+
+
+class Event(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Base of all events."""
+
+
+class RunStarted(Event, frozen=True, tag="start"):
+    """Somebody asked for a run. ``input`` is JSON (``b"null"`` without any), ``context`` the headers to carry along.
+
+    ``start_id`` is the id that dedupes the request; ``version`` is what the owner resolved it to.
+    """
+
+    workflow: str
+    version: str
+    input: bytes
+    start_id: str
+    on_conflict: OnConflict = "use_existing"
+    run_timeout_ms: int | None = None
+    context: dict[str, str] = {}
+
+
+class AttemptFinished(Event, frozen=True, tag="finish"):
+    """A worker reported the outcome of an attempt. ``output`` is JSON; times are the worker's, for people only."""
+
+    execution: int
+    node_id: str
+    generation: int
+    outcome: AttemptOutcome
+    output: bytes | None = None
+    failure: Failure | None = None
+    worker: str = ""
+    started_at: str = ""
+    finished_at: str = ""
+
+
+class AttemptTimedOut(Event, frozen=True, tag="overdue"):
+    """The owner gave an attempt up; ``code`` is one of the wire contract's time-outs, heartbeat_lost, worker_lost."""
+
+    execution: int
+    node_id: str
+    generation: int
+    code: str
+
+
+class TimerFired(Event, frozen=True, tag="timer"):
+    """A durable timer of the run came due: a sleep, a timeout, or the back-off before a retry."""
+
+    execution: int
+    node_id: str
+    generation: int
+
+
+class RunTimedOut(Event, frozen=True, tag="run_overdue"):
+    """The run's own timeout passed."""
+
+    execution: int
+
+
+class SignalReceived(Event, frozen=True, tag="signal"):
+    """A signal for the run; ``payload`` is JSON. Deduplicated by ``signal_id`` before it reaches a tick."""
+
+    signal_id: str
+    name: str
+    payload: bytes
+
+
+class CommandReceived(Event, frozen=True, tag="command"):
+    """An order from outside. Deduplicated by ``command_id`` before it reaches a tick."""
+
+    kind: CommandKind
+    command_id: str
+    reason: str = ""
+    to_node: str | None = None
+
+
+class Redeployed(Event, frozen=True, tag="redeploy"):
+    """The owner has other code (named by its digest) for a suspended run: try again.
+
+    ``version`` is pinned now, if the run began where its workflow was not known.
+    """
+
+    digest: str
+    version: str
+
+
+class Condemned(Event, frozen=True, tag="condemned"):
+    """The run cannot make progress and is failed by force, visibly (R9). ``code`` and ``message`` say why."""
+
+    code: str
+    message: str
+
+
+AnyEvent = (
+    RunStarted
+    | AttemptFinished
+    | AttemptTimedOut
+    | TimerFired
+    | RunTimedOut
+    | SignalReceived
+    | CommandReceived
+    | Redeployed
+    | Condemned
+)

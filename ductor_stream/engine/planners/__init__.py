@@ -1,0 +1,32 @@
+"""The second half of a tick: what next. Only this half knows the kind of a definition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from ductor_stream.engine.definition import WorkflowDefinition
+from ductor_stream.engine.state import AnyDecision, Header, Held, Parked
+
+
+class Live(Protocol):
+    """A workflow under way in memory: the memo of a replay, bound to the state it was fed up to (protocol 17)."""
+
+    def feed(self, facts: Sequence[Held], expected: Sequence[AnyDecision] | None = None) -> list[AnyDecision] | Parked:
+        """Tell the workflow facts, one at a time, and hear its decisions.
+
+        With ``expected`` (replay) a decision that differs from the recorded one gives Parked with both sides.
+        """
+
+    def abandon(self) -> None:
+        """Drop the workflow without any of its code having an effect."""
+
+    def lines(self) -> list[tuple[str, str, dict[str, object]]]:
+        """Log lines (level, message, fields) written since the last call; none in replay."""
+
+
+def start_live(definition: WorkflowDefinition, header: Header) -> Live:
+    """A workflow of that definition that has not been fed anything yet."""
+    from ductor_stream.engine.planners.function import FunctionLive
+
+    return FunctionLive(definition, header)

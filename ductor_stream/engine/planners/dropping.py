@@ -1,0 +1,99 @@
+"""Ending coroutines that will never be resumed, without a word and without touching another loop.
+
+Closing a suspended coroutine runs the user's ``finally:`` blocks. That happens outside any tick, so nothing it does
+may count: the caller has marked the run dead, and installs the dropped loop as the running one meanwhile.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import FrameType
+from typing import Any
+
+# Each close() takes a coroutine out of one more ``finally: await …``; deeper nesting of those than this is no program.
+MAX_CLOSES = 32
+
+# Coroutines that answer every close() by awaiting again (``except BaseException: continue``). Freed, they would run user
+# code once more, at a moment that the garbage collector picks, on whatever loop runs then. Kept for the process's life.
+_unending: list[object] = []
+
+# A context variable, not a module-wide flag: other threads may legitimately warn at the same time.
+_dropping: ContextVar[bool] = ContextVar("ductor_stream.dropping", default=False)
+_warn_unawaited = getattr(warnings, "_warn_unawaited_coroutine", None)
+
+
+def _warn_unless_dropping(coroutine: Any) -> None:
+    """What the interpreter calls when a coroutine dies that was never started.
+
+    Dropping a run between ``c = part()`` and ``await c`` is no mistake of the user. Changing the warning filters
+    instead would race with every other thread that does, since they are global.
+    """
+    if not _dropping.get() and _warn_unawaited is not None:
+        _warn_unawaited(coroutine)
+
+
+if _warn_unawaited is not None:
+    warnings._warn_unawaited_coroutine = _warn_unless_dropping  # type: ignore[attr-defined]
+
+
+@contextmanager
+def silence() -> Iterator[None]:
+    """Inside, coroutines of this thread may die unstarted without a warning."""
+    token = _dropping.set(True)
+    try:
+        yield
+    finally:
+        _dropping.reset(token)
+
+
+def end(awaited: Any) -> int:
+    """Close a suspended coroutine and all that it awaits; returns how many would not end (they are kept for ever).
+
+    The innermost first: closed from outside, one that awaits in its ``finally:`` would leave its caller with a
+    RuntimeError, and itself suspended, to run user code when it is freed. Whatever user code raises is swallowed.
+    """
+    chain = list(_chain(awaited))
+    unended = sum(not _close(link) for link, _ in reversed(chain))
+    for link, frame in chain:
+        if _frame(link) is None:
+            # A stored exception ties its frame into a cycle, and the locals with it; without this they would die,
+            # and warn, whenever the collector comes by.
+            frame.clear()
+    return unended
+
+
+def _close(link: Any) -> bool:
+    close = getattr(link, "close", None)
+    if close is None:
+        return True  # an async generator: freed without a word by its finalizer, and it has nothing left to await
+    for _ in range(MAX_CLOSES):
+        try:
+            close()
+        except BaseException:  # noqa: BLE001, S110 - code of a dead run: even SystemExit means nothing any more
+            pass
+        if _frame(link) is None:
+            return True
+    _unending.append(link)
+    return False
+
+
+def _frame(link: Any) -> FrameType | None:
+    """The frame of a coroutine, generator or async generator; None when it has ended (or is none of these)."""
+    for attribute in ("cr_frame", "gi_frame", "ag_frame"):
+        frame: FrameType | None = getattr(link, attribute, None)
+        if frame is not None:
+            return frame
+    return None
+
+
+def _chain(awaited: Any) -> Iterator[tuple[Any, FrameType]]:
+    """A suspended coroutine, what it awaits, what that awaits …, each with its frame."""
+    while (frame := _frame(awaited)) is not None:
+        yield awaited, frame
+        for attribute in ("cr_await", "gi_yieldfrom", "ag_await"):
+            if hasattr(awaited, attribute):
+                awaited = getattr(awaited, attribute)
+                break

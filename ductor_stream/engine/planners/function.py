@@ -1,0 +1,255 @@
+"""The planner of durable functions: drives an ``async def`` on a deterministic loop, over recorded results.
+
+It hears one fact at a time and runs the loop to quiescence after each (protocol 16). What the
+workflow newly awaits or lets go of comes out as decisions, in the order in which its code said so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from ductor_stream.engine import values
+from ductor_stream.engine.definition import StepDefinition, WorkflowDefinition
+from ductor_stream.engine.events import Failure
+from ductor_stream.engine.planners.loop import LoopOverrun, WorkflowLoop, WorkflowTask
+from ductor_stream.engine.planners.outcome import ending, where
+from ductor_stream.engine.planners.replay import Divergence
+from ductor_stream.engine.planners.run import Run, RunInfo
+from ductor_stream.engine.state import (
+    AnyDecision,
+    AnyFact,
+    Begun,
+    Cancelled,
+    CancelRequested,
+    Completed,
+    Failed,
+    Header,
+    Held,
+    NodeCreated,
+    NodeDropped,
+    Parked,
+    SignalArrived,
+    SignalTaken,
+    StepDone,
+    StepFailed,
+    TimerDue,
+)
+from ductor_stream.errors import InvalidValue, StepCancelled, StepError, StepTimeout
+
+_TIMEOUTS = frozenset(
+    {
+        "timeout_schedule_to_start",
+        "timeout_start_to_close",
+        "timeout_schedule_to_close",
+        "heartbeat_lost",
+        "worker_lost",
+    }
+)
+
+
+class FunctionLive:
+    """A workflow function under way. See ``planners.Live``."""
+
+    def __init__(self, definition: WorkflowDefinition, header: Header) -> None:
+        self.definition = definition
+        self.info = RunInfo(header.run_id, header.execution, header.workflow, header.version, header.started_at)
+        self.loop = WorkflowLoop(now=header.started_at / 1000, timers=self)
+        self.log_lines: list[tuple[str, str, dict[str, object]]] = []
+        self._input = header.input
+        self._root: WorkflowTask[Any] | None = None
+        self._decisions: list[AnyDecision] = []
+        self._divergence: Divergence | None = None
+        self._steps: dict[str, tuple[StepDefinition, asyncio.Future[Any]]] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._buffered: dict[str, deque[SignalArrived]] = {}
+        self._waiting: dict[str, deque[tuple[str, asyncio.Future[SignalArrived]]]] = {}
+
+    # -- planners.Live ----------------------------------------------------------------------
+
+    def feed(self, facts: Sequence[Held], expected: Sequence[AnyDecision] | None = None) -> list[AnyDecision] | Parked:
+        self._decisions = []
+        self._divergence = Divergence(expected) if expected is not None else None
+        for held in facts:
+            parked = self._hear(held)
+            if parked is not None:
+                return parked
+        # From here on what is said goes nowhere: when this workflow is dropped, closing its coroutines runs
+        # the user's `finally:` blocks, which must not reach decisions that are recorded (protocol 17).
+        decisions, self._decisions = self._decisions, []
+        if self._divergence is not None and (problem := self._divergence.left_over(decisions, self._places)):
+            return self._diverged(problem)
+        return decisions
+
+    def abandon(self) -> None:
+        self.loop.abandon()
+
+    def lines(self) -> list[tuple[str, str, dict[str, object]]]:
+        written, self.log_lines = self.log_lines, []
+        return written
+
+    # -- hearing ----------------------------------------------------------------------------
+
+    def _hear(self, held: Held) -> Parked | None:
+        self.loop.advance(max(held.now / 1000, self.loop.time()))
+        try:
+            ended: AnyDecision | Parked | None = self._deliver(held.fact)
+            self.loop.run_ready()
+        except LoopOverrun as error:
+            return Parked("overrun", str(error), self.definition.digest)
+        except SystemExit as error:
+            return Parked("bug", f"SystemExit({error.code}) in workflow code", self.definition.digest)
+        if self._divergence is not None and self._divergence.problem:
+            return self._diverged(self._divergence.problem)
+        ended = ended or self._ended()
+        if isinstance(ended, Parked):
+            return ended
+        if ended is not None:
+            self.emit(ended)
+        return None
+
+    def _deliver(self, fact: AnyFact) -> Failed | None:
+        match fact:
+            case StepDone(node_id, output):
+                definition, future = self._steps.pop(node_id)
+                self._resolve(future, output, definition.output_type)
+            case TimerDue(node_id):
+                self.loop.fire(self._timers.pop(node_id))
+            case SignalArrived():
+                self._signal(fact)
+            case StepFailed(node_id, failure, attempts):
+                self._steps.pop(node_id)[1].set_exception(_step_error(failure, attempts))
+            case Begun():
+                return self._begin()
+            case CancelRequested(reason):
+                if self._root is not None:
+                    self._root.cancel(reason)
+        return None
+
+    def _begin(self) -> Failed | None:
+        run = Run(self)
+        if not self.definition.takes_input:
+            self._root = self.loop.spawn_root(self.definition.function(run))
+            return None
+        try:
+            value = values.decode(self._input, self.definition.input_type)
+        except InvalidValue as error:
+            return Failed(Failure("user", "InvalidInput", f"input of {self.definition.name}: {error}", retryable=False))
+        self._root = self.loop.spawn_root(self.definition.function(run, value))
+        return None
+
+    def _ended(self) -> AnyDecision | Parked | None:
+        root = self._root
+        if root is None or not root.done():
+            return None
+        if root.cancelled():
+            return Cancelled()
+        error = root.exception()
+        if error is not None:
+            return ending(error, self.definition)
+        try:
+            return Completed(values.encode(root.result()))
+        except InvalidValue as problem:
+            return Parked("bug", f"result of {self.definition.name}: {problem}", self.definition.digest)
+
+    def _diverged(self, problem: str) -> Parked:
+        return Parked("nondeterminism", problem, self.definition.digest)
+
+    def _places(self) -> str:
+        return where(self._root)
+
+    def _resolve(self, future: asyncio.Future[Any], raw: bytes, type: Any) -> None:
+        try:
+            future.set_result(values.decode(raw, type))
+        except InvalidValue as error:
+            future.set_exception(error)
+
+    # -- deciding ---------------------------------------------------------------------------
+
+    def emit(self, decision: AnyDecision) -> None:
+        """Note a decision; in replay, compare it with the recorded one at its place."""
+        if self._divergence is not None:
+            self._divergence.compare(len(self._decisions), decision, self._places)
+        self._decisions.append(decision)
+
+    @property
+    def replaying(self) -> bool:
+        """Whether what happens now is a repetition of recorded history."""
+        return self._divergence is not None
+
+    async def step(self, definition: StepDefinition, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Create a step node and await its result."""
+        raw = definition.bind(args, kwargs)
+        node_id = self.loop.place()
+        self.emit(NodeCreated(node_id, "step", definition.name, raw, definition.options))
+        future = self.loop.create_future()
+        self._steps[node_id] = (definition, future)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if self._steps.pop(node_id, None) is not None:
+                self.emit(NodeDropped(node_id))
+            raise
+
+    async def wait_signal(self, name: str, type: Any) -> Any:
+        """Take the oldest buffered signal of that name, or wait for the next one."""
+        node_id = self.loop.place()
+        buffered = self._buffered.get(name)
+        if buffered:
+            taken = buffered.popleft()
+            self.emit(SignalTaken(taken.signal_id, None))
+            return values.decode(taken.payload, type)
+        self.emit(NodeCreated(node_id, "signal", name))
+        future: asyncio.Future[SignalArrived] = self.loop.create_future()
+        self._waiting.setdefault(name, deque()).append((node_id, future))
+        try:
+            taken = await future
+        except asyncio.CancelledError:
+            self._give_back(name, node_id, future)
+            raise
+        self.emit(SignalTaken(taken.signal_id, node_id))
+        return values.decode(taken.payload, type)
+
+    def _signal(self, signal: SignalArrived) -> None:
+        waiting = self._waiting.get(signal.name)
+        if waiting:
+            waiting.popleft()[1].set_result(signal)
+        else:
+            self._buffered.setdefault(signal.name, deque()).append(signal)
+
+    def _give_back(self, name: str, node_id: str, future: asyncio.Future[SignalArrived]) -> None:
+        """The waiting task was cancelled: a signal that was on its way to it stays first in line."""
+        if future.done() and not future.cancelled():
+            self._buffered.setdefault(name, deque()).appendleft(future.result())
+        else:
+            self._waiting[name].remove((node_id, future))
+        self.emit(NodeDropped(node_id))
+
+    # -- loop.TimerSink ---------------------------------------------------------------------
+
+    def timer_created(self, handle: asyncio.TimerHandle) -> None:
+        """A sleep or timeout began: a durable timer, never early (rounded up to the millisecond)."""
+        node_id: str = handle.place  # type: ignore[attr-defined]
+        self._timers[node_id] = handle
+        # Rounded to the microsecond first: 1.1 + 0.1 must not become a millisecond more than it says.
+        due_at = math.ceil(round(handle.when() * 1000, 3))
+        self.emit(NodeCreated(node_id, "timer", "sleep", due_at=due_at))
+
+    def timer_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """The timer is no longer needed: its race is lost, or its block was left."""
+        node_id: str = handle.place  # type: ignore[attr-defined]
+        if self._timers.pop(node_id, None) is not None:
+            self.emit(NodeDropped(node_id))
+
+
+def _step_error(failure: Failure, attempts: int) -> StepError:
+    kind = StepError
+    if failure.code in _TIMEOUTS:
+        kind = StepTimeout
+    elif failure.code == "cancelled":
+        kind = StepCancelled
+    details = values.decode(failure.details, Any) if failure.details else None
+    return kind(failure.message, type=failure.type, error_code=failure.code, details=details, attempts=attempts)

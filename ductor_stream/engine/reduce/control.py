@@ -1,0 +1,79 @@
+"""Control: commands, the run's own timeout, and redeployment of its code."""
+
+from __future__ import annotations
+
+from ductor_stream.engine.draft import Draft
+from ductor_stream.engine.events import CommandReceived, Condemned, Failure, Redeployed, RunTimedOut
+from ductor_stream.engine.state import CancelRequested, Held
+from ductor_stream.engine.transitions import moved
+
+
+def command(draft: Draft, event: CommandReceived, now: int) -> list[Held] | None:
+    """Apply an order. What does not apply is answered by a ``command.rejected`` and changes nothing else."""
+    refused = _refusal(draft, event)
+    if refused:
+        draft.emit("command.rejected", now=now, reason=refused, about=event.command_id)
+        return []
+    match event.kind:
+        case "cancel":
+            draft.header.cancel_requested = True
+            return [Held(now, CancelRequested(event.reason))]
+        case "terminate":
+            draft.close("terminate", now, reason=event.reason)
+            return []
+        case "pause":
+            draft.move("pause")
+            draft.emit("run.paused", now=now, reason=event.reason)
+            return []
+        case _:
+            return resume(draft, now, event.reason)
+
+
+def _refusal(draft: Draft, event: CommandReceived) -> str:
+    if draft.state.closed:
+        return "run_closed"
+    if event.kind == "cancel":
+        return "cancel_requested_already" if draft.header.cancel_requested else ""
+    if event.kind in ("terminate", "pause", "resume"):
+        return "" if moved(draft.header.status, event.kind) else f"run_is_{draft.header.status}"
+    return "run_not_closed"
+
+
+def resume(draft: Draft, now: int, reason: str) -> list[Held]:
+    """Go on from pause or suspension: the planner now hears what was held back, in order, at its own times."""
+    draft.move("resume")
+    draft.header.parked = None
+    held = list(draft.state.held)
+    draft.state.held.clear()
+    draft.emit("run.resumed", now=now, reason=reason)
+    return held
+
+
+def redeployed(draft: Draft, event: Redeployed, now: int) -> list[Held] | None:
+    """Other code is there for a suspended run: try again. The same code would only fail again."""
+    parked = draft.header.parked
+    if draft.header.status != "suspended" or parked is None or parked.digest == event.digest:
+        return None
+    if not draft.header.version:
+        draft.header.version = event.version
+    return resume(draft, now, f"code {event.digest[:12]} deployed")
+
+
+def condemned(draft: Draft, event: Condemned, now: int) -> list[Held] | None:
+    """Fail the run by force: better an explained failure than silence (R9)."""
+    if draft.state.closed:
+        return None
+    draft.close("fail", now, failure=Failure(event.code, "Condemned", event.message, retryable=False))
+    return []
+
+
+def run_timed_out(draft: Draft, event: RunTimedOut, now: int) -> list[Held] | None:
+    """The run's own timeout: hard, like terminate."""
+    header = draft.header
+    if draft.state.closed or event.execution != header.execution or header.run_due_at is None:
+        return None
+    if now < header.run_due_at:
+        return None
+    failure = Failure("timeout_run", "RunTimedOut", "the run did not end within its timeout", retryable=False)
+    draft.close("time_out", now, failure=failure)
+    return []

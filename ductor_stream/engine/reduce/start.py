@@ -1,0 +1,60 @@
+"""Starts: a new run, a start for a run that exists, and the next execution of one."""
+
+from __future__ import annotations
+
+from ductor_stream.engine.draft import Draft
+from ductor_stream.engine.events import RunStarted
+from ductor_stream.engine.state import FORMAT, Begun, Header, Held, RunState
+
+
+def first(run_id: str, event: RunStarted, execution: int = 1) -> RunState:
+    """The empty state of a run that is about to begin its first execution (higher for a purged run id)."""
+    return RunState(_header(run_id, event, execution, lifecycle_seq=0))
+
+
+def begin(draft: Draft, event: RunStarted, now: int) -> list[Held]:
+    """Begin the execution that the draft's header names."""
+    header = draft.header
+    header.started_at = header.now = now
+    if event.run_timeout_ms is not None:
+        header.run_due_at = now + event.run_timeout_ms
+    draft.emit("run.started", now=now)
+    return [Held(now, Begun())]
+
+
+def again(draft: Draft, event: RunStarted, now: int) -> list[Held] | None:
+    """A start for a run that exists follows ``on_conflict``; without one it is the same start again: nothing."""
+    if event.on_conflict == "use_existing":
+        return None
+    if event.on_conflict == "terminate_existing" and not draft.state.closed:
+        draft.close("terminate", now, reason=f"replaced by start {event.start_id}")
+    if not _may_restart(draft, event):
+        draft.emit("command.rejected", now=now, reason="run_exists", about=event.start_id)
+        return []
+    old = draft.header
+    draft.state.header = _header(old.run_id, event, old.execution + 1, lifecycle_seq=old.lifecycle_seq)
+    draft.state.signals.clear()
+    return begin(draft, event, now)
+
+
+def _may_restart(draft: Draft, event: RunStarted) -> bool:
+    if event.on_conflict == "restart_if_failed":
+        return draft.header.status in ("failed", "timed_out", "terminated", "cancelled")
+    return event.on_conflict in ("restart_if_closed", "terminate_existing") and draft.state.closed
+
+
+def _header(run_id: str, event: RunStarted, execution: int, *, lifecycle_seq: int) -> Header:
+    return Header(
+        format=FORMAT,
+        run_id=run_id,
+        workflow=event.workflow,
+        version=event.version,
+        execution=execution,
+        status="running",
+        seq=0,
+        now=0,
+        lifecycle_seq=lifecycle_seq,
+        started_at=0,
+        input=event.input,
+        context=event.context,
+    )

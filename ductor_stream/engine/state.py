@@ -1,0 +1,266 @@
+"""The state of a run, and the records of its history from which it can be rebuilt.
+
+The run row holds only the small header; open nodes, buffered signals and held facts are
+rebuilt by folding the records of the current execution (``tick.rebuild``), so that a run of
+10,000 open nodes does not rewrite them at each commit.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from ductor_stream.engine.definition import StepOptions
+from ductor_stream.engine.events import AnyEvent, Failure
+
+FORMAT = 1
+"""Number of the layout of states and records; a reader refuses a higher one (protocol 19)."""
+
+Status = Literal["running", "suspended", "paused", "completed", "failed", "cancelled", "terminated", "timed_out"]
+CLOSED: frozenset[str] = frozenset({"completed", "failed", "cancelled", "terminated", "timed_out"})
+
+NodeKind = Literal["step", "timer", "signal"]
+NodeStatus = Literal["dispatched", "backoff", "waiting"]
+
+
+class Node(msgspec.Struct, frozen=True, array_like=True):
+    """An open node: a place in a run where something is awaited. Closed nodes are only in the history.
+
+    Times are milliseconds since 1970 UTC. ``due_at`` is when a timer fires or a back-off ends;
+    ``created_at`` is the ``now`` of the event that created the node; ``rejections`` counts workers
+    that could not take it.
+    """
+
+    node_id: str
+    kind: NodeKind
+    name: str
+    status: NodeStatus
+    created_at: int
+    input: bytes = b""
+    options: StepOptions | None = None
+    due_at: int | None = None
+    generation: int = 1
+    attempt: int = 1
+    dispatched_at: int = 0
+    rejections: int = 0
+    last_failure: Failure | None = None
+
+
+# -- facts: what reduce tells the planner ---------------------------------------------------
+
+
+class Fact(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Base of all facts: what a planner needs to know of an event, after ``reduce`` has judged it."""
+
+
+class Begun(Fact, frozen=True, tag="begun"):
+    """The execution begins."""
+
+
+class StepDone(Fact, frozen=True, tag="done"):
+    """A step node has its result, as JSON."""
+
+    node_id: str
+    output: bytes
+
+
+class StepFailed(Fact, frozen=True, tag="failed"):
+    """A step node failed for good, after so many attempts."""
+
+    node_id: str
+    failure: Failure
+    attempts: int
+
+
+class TimerDue(Fact, frozen=True, tag="due"):
+    """A timer node came due."""
+
+    node_id: str
+
+
+class SignalArrived(Fact, frozen=True, tag="signal"):
+    """A signal is there; ``payload`` is JSON."""
+
+    signal_id: str
+    name: str
+    payload: bytes
+
+
+class CancelRequested(Fact, frozen=True, tag="cancel"):
+    """The run is to end by itself."""
+
+    reason: str
+
+
+AnyFact = Begun | StepDone | StepFailed | TimerDue | SignalArrived | CancelRequested
+
+
+class Held(msgspec.Struct, frozen=True, array_like=True):
+    """A fact that the planner has not seen yet, since the run is paused or suspended, with its own time."""
+
+    now: int
+    fact: AnyFact
+
+
+# -- decisions: what the planner says -------------------------------------------------------
+
+
+class Decision(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Base of all decisions of a planner."""
+
+
+class NodeCreated(Decision, frozen=True, tag="node"):
+    """The workflow awaits something new. ``input`` is JSON; ``due_at`` is set for timers only."""
+
+    node_id: str
+    kind: NodeKind
+    name: str
+    input: bytes = b""
+    options: StepOptions | None = None
+    due_at: int | None = None
+
+
+class NodeDropped(Decision, frozen=True, tag="drop"):
+    """The workflow no longer awaits the node: a lost race, a cancelled task."""
+
+    node_id: str
+
+
+class SignalTaken(Decision, frozen=True, tag="taken"):
+    """The workflow consumed a buffered signal, at a waiting node or without waiting (then ``node_id`` is None)."""
+
+    signal_id: str
+    node_id: str | None
+
+
+class Completed(Decision, frozen=True, tag="completed"):
+    """The workflow returned; ``result`` is JSON."""
+
+    result: bytes
+
+
+class Failed(Decision, frozen=True, tag="failed"):
+    """The workflow ended by an error that fails a run."""
+
+    failure: Failure
+
+
+class Cancelled(Decision, frozen=True, tag="cancelled"):
+    """The workflow let CancelledError out, after a cancel."""
+
+
+AnyDecision = NodeCreated | NodeDropped | SignalTaken | Completed | Failed | Cancelled
+
+
+class Parked(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why a run is suspended. ``code``: ``bug``, ``nondeterminism``, ``version_missing``, ``overrun``, ``died``.
+
+    ``digest`` names the code that could not go on: other code is worth another try.
+    """
+
+    code: str
+    message: str
+    digest: str = ""
+    stack: str | None = None
+
+
+class Record(msgspec.Struct, frozen=True, array_like=True):
+    """One event of a run's history: its order, its ``now``, and what the planner made of it.
+
+    ``decisions`` is None when the planner was not asked or could not answer; then ``parked`` may say why.
+    """
+
+    execution: int
+    seq: int
+    now: int
+    event: AnyEvent
+    decisions: list[AnyDecision] | None = None
+    parked: Parked | None = None
+
+
+class Header(msgspec.Struct, array_like=True):
+    """The small part of a run's state that its row holds. Times are milliseconds since 1970 UTC.
+
+    ``seq`` is the order of the last event applied in this execution, ``now`` its time,
+    ``lifecycle_seq`` the last number given to a lifecycle event of this run (dense, over executions).
+    """
+
+    format: int
+    run_id: str
+    workflow: str
+    version: str
+    execution: int
+    status: Status
+    seq: int
+    now: int
+    lifecycle_seq: int
+    started_at: int
+    input: bytes
+    run_due_at: int | None = None
+    cancel_requested: bool = False
+    parked: Parked | None = None
+    result: bytes | None = None
+    failure: Failure | None = None
+    context: dict[str, str] = {}
+
+
+class RunState(msgspec.Struct):
+    """Everything that a tick knows of a run. Only ``tick`` changes one, and only a clone of its own."""
+
+    header: Header
+    nodes: dict[str, Node] = {}
+    signals: list[SignalArrived] = []
+    held: list[Held] = []
+
+    def clone(self) -> RunState:
+        """A copy that can be changed without the original being touched (nodes and facts are frozen)."""
+        return RunState(msgspec.structs.replace(self.header), dict(self.nodes), list(self.signals), list(self.held))
+
+    @property
+    def closed(self) -> bool:
+        """Whether the current execution has ended; its terminal state is final."""
+        return self.header.status in CLOSED
+
+
+_encoder = msgspec.msgpack.Encoder()
+_header_decoder = msgspec.msgpack.Decoder(Header)
+_records_decoder = msgspec.msgpack.Decoder(tuple[int, list[Record]])
+_format_decoder = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw])
+
+
+class UnknownFormat(Exception):
+    """A state or record was written by a newer release than this one: do not tick that run (protocol 19)."""
+
+
+def encode_header(header: Header) -> bytes:
+    """MessagePack of a header."""
+    return _encoder.encode(header)
+
+
+def decode_header(raw: bytes) -> Header:
+    """Read a header; raises UnknownFormat for a newer format."""
+    found = msgspec.msgpack.decode(raw, type=list[msgspec.Raw])
+    number = msgspec.msgpack.decode(found[0], type=int)
+    if number > FORMAT:
+        raise UnknownFormat(f"run state has format {number}, this release reads up to {FORMAT}: deploy it everywhere")
+    return _header_decoder.decode(raw)
+
+
+def encode_records(records: list[Record]) -> bytes:
+    """MessagePack of the records of one commit, the format number in front."""
+    return _encoder.encode((FORMAT, records))
+
+
+def decode_records(raw: bytes) -> list[Record]:
+    """Read the records of one commit; raises UnknownFormat for a newer format."""
+    number, _ = _format_decoder.decode(raw)
+    if number > FORMAT:
+        raise UnknownFormat(f"history has format {number}, this release reads up to {FORMAT}: deploy it everywhere")
+    return _records_decoder.decode(raw)[1]
+
+
+def state_bytes(state: RunState) -> bytes:
+    """The whole state in one canonical form, to compare two of them."""
+    nodes = [state.nodes[k] for k in sorted(state.nodes)]
+    return _encoder.encode((state.header, nodes, state.signals, state.held))

@@ -1,0 +1,145 @@
+"""How users' values cross the wire: JSON, the same bytes for the same value on every machine (R2).
+
+Dataclasses, ``msgspec.Struct``, TypedDict, NamedTuple, attrs, enums, datetimes (RFC 3339), ``Decimal`` and
+``UUID`` (strings), ``bytes`` (base64), unions; pydantic models by their own JSON form, where the user has
+pydantic (it is never imported here). What JSON leaves open is fixed so:
+
+* keys of objects are sorted, and a set is a sorted array: hash order differs between two processes, and a
+  replay must give the bytes that were recorded;
+* an integer beyond 2**53 is a string, which other languages can read without loss; it is accepted in both forms;
+* NaN and infinities are refused: they would arrive as null.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from ductor_stream.engine import forms
+from ductor_stream.errors import InvalidValue
+
+# A whole number token of msgspec's compact output, long enough to be beyond 2**53 (sixteen digits).
+_LONG_NUMBER = re.compile(rb"(?:^|[:,\[])-?\d{16,}(?:$|[,\]}])")
+_LONG_TEXT = re.compile(rb'"-?\d{16,}"')
+_any = msgspec.json.Decoder()
+
+
+def encode(value: Any, name: str = "value") -> bytes:
+    """JSON of a value; the same value always gives the same bytes. ``name`` stands first in the path of an error.
+
+    Raises InvalidValue with the path to what cannot be written, and its type.
+    """
+    try:
+        raw = _encoded(value)
+    except Exception as error:
+        raise InvalidValue(name + _why_not_encodable(value, error)) from error
+    if b"null" in raw and (found := forms.path_to(value, forms.is_not_finite)) is not None:
+        raise InvalidValue(f"{name}{found[0]}: JSON has no NaN and no infinity; pass None or a string")
+    return raw
+
+
+def _encoded(value: Any) -> bytes:
+    try:
+        raw = forms.sorted_keys.encode(value)
+    except TypeError:
+        # Keys that are no strings, or a set whose members have no order: not a fault yet.
+        return forms.as_it_is.encode(forms.ordered(value))
+    if len(raw) > 15 and _LONG_NUMBER.search(raw):
+        return forms.as_it_is.encode(forms.ordered(value))
+    return raw
+
+
+def decode(raw: bytes, type: Any, name: str = "value") -> Any:
+    """The value that JSON bytes hold, as ``type``. ``name`` stands first in the path of an error.
+
+    Raises InvalidValue with the path to the field that does not fit.
+    """
+    decoder = decoder_for(type)
+    try:
+        return decoder.decode(raw)
+    except msgspec.ValidationError as error:
+        if _LONG_TEXT.search(raw):
+            # Perhaps only an integer beyond 2**53, which stands as a string.
+            try:
+                return msgspec.convert(_any.decode(raw), type, strict=False, dec_hook=forms.dec_hook, str_keys=True)
+            except msgspec.ValidationError:
+                pass
+        raise InvalidValue(_located(error, name)) from error
+    except Exception as error:
+        raise InvalidValue(f"{name}: {_said(error)}") from error
+
+
+def check(value: Any, type: Any, name: str = "value") -> None:
+    """Raise InvalidValue with the path, unless the value can be written and read back as ``type``."""
+    if value.__class__ is type and type in (int, bool):
+        return
+    decode(encode(value, name), type, name)
+
+
+def decoder_for(type: Any) -> msgspec.json.Decoder[Any]:
+    """The decoder of a type, built once.
+
+    Raises InvalidValue for an annotation that cannot cross the wire (a connection, a file, a plain class).
+    """
+    try:
+        return _cached_decoder(type)
+    except TypeError:
+        # An annotation with unhashable metadata; everything else that is wrong is an InvalidValue already.
+        return _build_decoder(type)
+
+
+def _build_decoder(type: Any) -> msgspec.json.Decoder[Any]:
+    try:
+        unknown = _first_foreign(msgspec.inspect.type_info(type))
+        if unknown is not None:
+            raise InvalidValue(f"{unknown} cannot cross the wire: use a dataclass, a msgspec.Struct or a plain type")
+        return msgspec.json.Decoder(type, dec_hook=forms.dec_hook)
+    except (TypeError, ValueError, NameError) as error:
+        raise InvalidValue(f"{_named(type)} cannot cross the wire: {_said(error)}") from error
+
+
+_cached_decoder: Callable[[Any], msgspec.json.Decoder[Any]] = functools.lru_cache(maxsize=1024)(_build_decoder)
+
+
+def _first_foreign(found: Any, seen: frozenset[int] = frozenset()) -> str | None:
+    """The name of the first class below a type that neither msgspec nor a pydantic model can read."""
+    if isinstance(found, msgspec.inspect.CustomType):
+        return None if hasattr(found.cls, "model_validate") else found.cls.__qualname__
+    if id(found) in seen:
+        return None
+    if isinstance(found, (list, tuple)):
+        parts: Iterator[Any] = iter(found)
+    elif isinstance(found, (msgspec.inspect.Type, msgspec.inspect.Field)):
+        parts = (getattr(found, field) for field in found.__struct_fields__ if field not in ("cls", "default"))
+    else:
+        return None
+    below = seen | {id(found)}
+    return next((name for part in parts if (name := _first_foreign(part, below)) is not None), None)
+
+
+def _why_not_encodable(value: Any, error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return f": {_named(value.__class__)} is nested too deeply, or contains itself"
+    path, culprit = forms.path_to(value, forms.is_not_encodable) or ("", value)
+    return f"{path}: {_named(culprit.__class__)} cannot be written as JSON ({_said(error)})"
+
+
+def _located(error: msgspec.ValidationError, name: str) -> str:
+    text, _, where = str(error).rpartition(" - at `")
+    if not text:
+        text, where = where, "$`"
+    where = where.rstrip("`").replace("key` in `$", "a key of $").replace("$", name, 1)
+    inner = error.__cause__.path if isinstance(error.__cause__, forms.ModelError) else ""
+    return f"{where}{inner}: {text}"
+
+
+def _said(error: Exception) -> str:
+    return str(error) or error.__class__.__name__
+
+
+def _named(type: Any) -> str:
+    return getattr(type, "__qualname__", None) or str(type)

@@ -1,0 +1,283 @@
+"""The coordinator's place in its consumer group: joining by the best protocol, rebalances, fatal errors, leaving.
+
+Membership only says whom to wake; who may commit is decided by epoch and token in Postgres.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+import msgspec
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from ductor_stream.errors import InvalidConfig, LogUnavailable
+from ductor_stream.kafka.inbound import Positions
+from ductor_stream.kafka.membership import Membership, Place
+from ductor_stream.ports import INBOUND, Ownership, Received
+from ductor_stream.protocol.topics import Topics
+
+logger = logging.getLogger("ductor_stream.kafka.group")
+
+Protocol = Literal["consumer", "classic"]
+
+NO_NEW_PROTOCOL = frozenset(
+    {
+        KafkaError.UNSUPPORTED_VERSION,
+        KafkaError._UNSUPPORTED_FEATURE,
+        KafkaError.UNSUPPORTED_ASSIGNOR,
+        KafkaError.GROUP_ID_NOT_FOUND,
+        KafkaError.INCONSISTENT_GROUP_PROTOCOL,
+    }
+)
+"""What a broker says that lacks KIP-848, its `range` assignor, or may not convert a group with classic members."""
+
+COMMIT_SECONDS = 1.0
+"""Between two commits of offsets to Kafka; they are for lag tools, which look every few seconds."""
+
+SETTLE_SECONDS = 0.01
+"""How long to wait for records while the client has still to accept a seek."""
+
+FIRST_REJOIN_SECONDS, LONGEST_REJOIN_SECONDS = 0.2, 5.0
+"""Pause before a new consumer after a fatal error: doubled from the first to the longest, from then on the same."""
+
+
+class Joining(msgspec.Struct, frozen=True):
+    """How to join: ``make`` builds a client for a protocol, given the callback that hears its errors."""
+
+    topics: Topics
+    make: Callable[[Protocol, Callable[[KafkaError], None]], Consumer]
+    protocols: tuple[Protocol, ...]
+    """In order of preference."""
+
+
+class GroupMember:
+    """A member of the coordinators' group that outlives its clients: after a fatal error it joins with a new one.
+
+    One thread uses this. ``ownership`` hears of whole partitions only: ``assigned`` and ``lost`` after the records
+    of the poll were looked through, ``revoked`` while the group waits for us.
+    """
+
+    def __init__(self, joining: Joining, ownership: Ownership) -> None:
+        self._joining = joining
+        self._topics = joining.topics
+        self._ownership = ownership
+        self._protocols = list(joining.protocols)
+        self._told: list[tuple[str, frozenset[int]]] = []
+        self._raised: list[BaseException] = []
+        self._stored: dict[Place, int] = {}
+        self._commit_at = 0.0
+        self._rejoin_seconds = FIRST_REJOIN_SECONDS
+        self._rejoin_at: float | None = None
+        self._down = ""
+        self._fatal: KafkaError | None = None
+        self._join()
+
+    @property
+    def protocol(self) -> Protocol:
+        """The group protocol in use."""
+        return self._protocols[0]
+
+    @property
+    def whole(self) -> frozenset[int]:
+        """The partitions that are ours, in all inbound topics."""
+        return self._membership.whole
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def poll(self, timeout: float, limit: int) -> list[Received]:
+        """Records of sought partitions, at most ``limit``. Raises LogUnavailable when no broker can be reached."""
+        self._commit_stored()
+        if self._rejoin_at is not None and not self._try_rejoin(timeout):
+            return []
+        if self.positions.settle():
+            timeout = min(timeout, SETTLE_SECONDS)
+        self.positions.begin()
+        messages = self._collect(timeout, limit)
+        self._tell()
+        records = [record for message in messages if (record := self.positions.accept(message)) is not None]
+        if records:
+            self._down = ""
+            self._rejoin_seconds = FIRST_REJOIN_SECONDS
+        elif self._down:
+            reason, self._down = self._down, ""
+            raise LogUnavailable(f"no Kafka broker can be reached: {reason}")
+        return records
+
+    def _collect(self, timeout: float, limit: int) -> list[Message]:
+        """Messages of one poll; rebalances run in here."""
+        messages: list[Message] = []
+        try:
+            first = self._client.poll(timeout)
+            if first is not None:
+                messages.append(first)
+                if limit > 1:
+                    messages += self._client.consume(limit - 1, 0)
+        except KafkaException as error:
+            self._heard_error(error.args[0])
+        for message in messages:
+            problem = message.error()
+            if problem is not None and (problem.fatal() or message.topic() is None):
+                self._heard_error(problem)
+        if self._fatal is not None:
+            self._begin_anew(self._fatal)
+            return []
+        return messages
+
+    def _tell(self) -> None:
+        """What happened in the callbacks and may be told outside of them; then raise what was raised in them."""
+        while self._told:
+            what, partitions = self._told.pop(0)
+            if what == "lost":
+                self._ownership.lost(partitions)
+            elif still := partitions & self._membership.whole:
+                self._ownership.assigned(still)
+        if self._raised:
+            raised, self._raised = self._raised, []
+            raise raised[0]
+
+    # -- offsets for lag tools -----------------------------------------------------------------
+
+    def store(self, place: Place, offset: int) -> None:
+        """Commit this offset to Kafka with the next commit (best effort)."""
+        self._stored[place] = offset
+
+    def _commit_stored(self) -> None:
+        now = time.monotonic()
+        if not self._stored or now < self._commit_at:
+            return
+        self._commit_at = now + COMMIT_SECONDS
+        self._commit()
+
+    def _commit(self) -> None:
+        held = self._membership.held
+        offsets = [
+            TopicPartition(self._topics.inbound(topic), partition, offset)
+            for (topic, partition), offset in self._stored.items()
+            if (topic, partition) in held
+        ]
+        self._stored.clear()
+        if offsets:
+            try:
+                self._client.commit(offsets=offsets, asynchronous=True)
+            except KafkaException as error:
+                logger.debug("offsets were not committed to Kafka: %s", error)
+
+    # -- rebalances (called by the client from within poll and close) ----------------------------
+
+    def _assigned(self, _client: Consumer, partitions: list[TopicPartition]) -> None:
+        places = self._places(partitions)
+        self._shielded(lambda: self.positions.assign(places))
+        whole = self._membership.give(places)
+        self._rejoin_seconds = FIRST_REJOIN_SECONDS
+        logger.info("assigned %s, whole now: %s", sorted(places), sorted(whole))
+        if whole:
+            self._told.append(("assigned", whole))
+
+    def _revoked(self, _client: Consumer, partitions: list[TopicPartition]) -> None:
+        places = self._places(partitions)
+        broken = self._broken(places)
+        logger.info("revoked %s, whole until now: %s", sorted(places), sorted(broken))
+        if broken:
+            self._shielded(lambda: self._ownership.revoked(broken))
+        self._commit()
+        self._shielded(lambda: self.positions.unassign(places))
+        self._membership.take(places)
+
+    def _lost(self, _client: Consumer, partitions: list[TopicPartition]) -> None:
+        places = self._places(partitions)
+        broken = self._broken(places)
+        logger.warning("lost %s, whole until now: %s", sorted(places), sorted(broken))
+        self._shielded(lambda: self.positions.unassign(places))
+        self._membership.take(places)
+        if broken:
+            self._told.append(("lost", broken))
+
+    def _broken(self, places: Iterable[Place]) -> frozenset[int]:
+        """Whole partitions that end with these places, less those of which the owner has not heard yet."""
+        whole = self._membership.whole & {partition for _, partition in places}
+        unheard: frozenset[int] = frozenset()
+        for index, (what, partitions) in enumerate(self._told):
+            if what == "assigned":
+                unheard |= partitions & whole
+                self._told[index] = (what, partitions - whole)
+        return whole - unheard
+
+    def _shielded(self, call: Callable[[], Any]) -> None:
+        """What is raised in a callback would leave the client in between: it is raised from ``poll`` afterwards."""
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001 - raised again from poll, whatever it is
+            self._raised.append(error)
+
+    def _places(self, partitions: Iterable[TopicPartition]) -> list[Place]:
+        named = [(self._topics.short(each.topic), each.partition) for each in partitions]
+        return [(topic, partition) for topic, partition in named if topic is not None]
+
+    # -- joining, and joining again --------------------------------------------------------------
+
+    def _join(self) -> None:
+        self._membership = Membership()
+        self._fatal = None
+        self._client = self._joining.make(self.protocol, self._heard_error)
+        self.positions = Positions(self._client, self._topics, incremental=self.protocol == "consumer")
+        self._client.subscribe(
+            [self._topics.inbound(short) for short in INBOUND],
+            on_assign=self._assigned,
+            on_revoke=self._revoked,
+            on_lost=self._lost,
+        )
+        logger.info("joining group %s by the %s protocol", self._topics.coordinator_group, self.protocol)
+
+    def _heard_error(self, error: KafkaError) -> None:
+        if error.fatal():
+            self._fatal = error
+        elif error.code() == KafkaError._ALL_BROKERS_DOWN:
+            self._down = error.str()
+        else:
+            logger.warning("consumer: %s", error.str())
+
+    def _begin_anew(self, error: KafkaError) -> None:
+        """A fatal error ends the client: what it held is lost, and another one joins after a pause."""
+        lost = self._broken(self._membership.held)
+        self._membership.take(self._membership.held)
+        self._told = [each for each in self._told if each[0] == "lost"]
+        if lost:
+            self._told.append(("lost", lost))
+        self._close_client()
+        if error.code() in NO_NEW_PROTOCOL and self.protocol == "consumer":
+            if len(self._protocols) == 1:
+                raise InvalidConfig(f"protocol = consumer, but the broker answers: {error.str()}")
+            logger.warning("no group of the new protocol here (%s), using the classic one", error.str())
+            del self._protocols[0]
+            self._rejoin_at = time.monotonic()
+            return
+        logger.error("fatal consumer error, joining again in %.1f s: %s", self._rejoin_seconds, error.str())
+        self._rejoin_at = time.monotonic() + self._rejoin_seconds
+        self._rejoin_seconds = min(self._rejoin_seconds * 2, LONGEST_REJOIN_SECONDS)
+
+    def _try_rejoin(self, timeout: float) -> bool:
+        """Join again when the pause is over; waits for that at most ``timeout`` seconds."""
+        wait = (self._rejoin_at or 0.0) - time.monotonic()
+        if wait > 0:
+            time.sleep(min(wait, timeout))
+        if wait > timeout:
+            return False
+        self._rejoin_at = None
+        self._join()
+        return True
+
+    def _close_client(self) -> None:
+        try:
+            self._client.close()
+        except (KafkaException, RuntimeError) as error:
+            logger.warning("closing the consumer: %s", error)
+
+    def close(self) -> None:
+        """Leave the group; ``ownership.revoked`` hears of what we held."""
+        if self._rejoin_at is None:
+            self._commit()
+            self._close_client()
+        self._tell()

@@ -1,0 +1,215 @@
+"""``ports.EventLog`` over Kafka: one group member for the inbound topics, one producer, one watch on the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka.admin import AdminClient
+
+from ductor_stream.errors import LogUnavailable, OwnershipLost, TopicsNotReady
+from ductor_stream.kafka import group
+from ductor_stream.kafka.offsets import Gap, OffsetQuestions
+from ductor_stream.kafka.options import client_options, open_client
+from ductor_stream.kafka.producer import RecordProducer
+from ductor_stream.kafka.watch import ClusterWatch
+from ductor_stream.ports import INBOUND, UNREAD, Acknowledged, Inbound, Outgoing, Ownership, Received
+from ductor_stream.protocol.topics import Topics
+
+
+class KafkaLogConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What a ``KafkaLog`` needs to know."""
+
+    bootstrap: str
+    topics: Topics
+    options: Mapping[str, Any] = {}
+    """The user's librdkafka options (see ``kafka.options``)."""
+    instance_id: str | None = None
+    """A stable name of this process (static membership): its restart disturbs no other member."""
+    protocol: Literal["auto", "consumer", "classic"] = "auto"
+    """The group protocol: ``auto`` takes the new one (KIP-848) where the broker has it."""
+    session_timeout_ms: int = 6_000
+    """Classic protocol: how long a silent member keeps its partitions. In the new protocol the broker decides."""
+    request_timeout: float = 5.0
+    """Seconds that a blocking question to the broker may take."""
+    close_timeout: float = 5.0
+    """Seconds that ``close`` waits for acknowledgements."""
+
+
+class KafkaLog:
+    """Kafka as the coordinator needs it. One thread uses it, except ``healthy``, ``problem`` and the cached answers.
+
+    Delivery: at least once in both directions. No error of the driver leaves it: outages are LogUnavailable, after
+    which the next call goes on.
+    """
+
+    def __init__(self, config: KafkaLogConfig) -> None:
+        """Start the producer and the watch; the group is joined by ``subscribe``. Raises InvalidConfig."""
+        self._config = config
+        self._topics = config.topics
+        self._admin = open_client(AdminClient, client_options("admin", config.bootstrap, config.options))
+        self._producer = RecordProducer(self._make_producer)
+        self._watch = ClusterWatch(self._admin, config.topics)
+        self._watch.start()
+        self._member: group.GroupMember | None = None
+        self._offsets = OffsetQuestions(self._admin, config.topics, config.request_timeout)
+        self._gaps: list[Gap] = []
+
+    # -- group and records ---------------------------------------------------------------------
+
+    def subscribe(self, ownership: Ownership) -> None:
+        """Join the group. Raises TopicsNotReady, LogUnavailable, InvalidConfig."""
+        known = self._watch.states(self._config.request_timeout)
+        missing = [name for name in map(self._topics.inbound, INBOUND) if name not in known]
+        if missing:
+            raise TopicsNotReady(f"missing: {', '.join(missing)}; run `ductor-stream topics create`")
+        protocols: tuple[group.Protocol, ...] = (
+            ("consumer", "classic") if self._config.protocol == "auto" else (self._config.protocol,)
+        )
+        self._member = group.GroupMember(group.Joining(self._topics, self._make_consumer, protocols), ownership)
+
+    def poll(self, timeout: float, limit: int) -> list[Received]:
+        """Wait at most ``timeout`` seconds for the first record, then take what is there, at most ``limit``.
+
+        Serves rebalances, delivery reports and lost ranges on the way. Raises LogUnavailable when no broker can be
+        reached; the next call goes on from there.
+        """
+        self._producer.serve()
+        if self._member is None:
+            self._producer.serve(timeout)
+            return []
+        try:
+            return self._member.poll(timeout, limit)
+        finally:
+            self._gaps += self._offsets.mend(self._member.positions)
+            self._producer.serve()
+
+    def seek(self, partition: int, offsets: Mapping[Inbound, int]) -> None:
+        """Read a partition from these offsets on (``UNREAD``: the earliest record). Raises OwnershipLost if not ours."""
+        member = self._group()
+        if partition not in member.whole:
+            raise OwnershipLost(frozenset({partition}))
+        member.positions.seek(partition, self._earliest(partition, offsets))
+
+    def pause(self, partitions: Iterable[int]) -> None:
+        """Stop reading these partitions for now; those that are not ours are passed over."""
+        self._group().positions.pause(self._group().whole & frozenset(partitions))
+
+    def resume(self, partitions: Iterable[int]) -> None:
+        """Go on reading them, each where it stood."""
+        self._group().positions.resume(partitions)
+
+    def store_offsets(self, partition: int, offsets: Mapping[Inbound, int]) -> None:
+        """Commit these to Kafka, at most once a second, for lag tools only (best effort)."""
+        member = self._group()
+        for topic, offset in offsets.items():
+            if offset != UNREAD:
+                member.store((topic, partition), offset)
+
+    def reached_end(self, partition: int, topic: Inbound) -> int:
+        """The position at which the consumer last hit the end of that log, ``UNREAD`` before that."""
+        return UNREAD if self._member is None else self._member.positions.end((topic, partition))
+
+    def gaps(self) -> list[Gap]:
+        """Ranges found lost since the last call; reading has gone on behind them already (protocol 9)."""
+        gaps, self._gaps = self._gaps, []
+        return gaps
+
+    @property
+    def protocol(self) -> str:
+        """The group protocol in use: ``consumer``, ``classic``, or empty before ``subscribe``."""
+        return "" if self._member is None else self._member.protocol
+
+    # -- producing -----------------------------------------------------------------------------
+
+    def produce(self, records: Sequence[Outgoing], acknowledged: Acknowledged) -> None:
+        """Hand records to the producer; ``acknowledged`` hears once, from a later ``poll``, ``flush`` or ``close``."""
+        self._producer.produce(records, acknowledged)
+
+    def flush(self, timeout: float) -> int:
+        """Wait for outstanding acknowledgements; returns how many records are still open."""
+        return self._producer.flush(timeout)
+
+    # -- questions to the broker ---------------------------------------------------------------
+
+    def end_offsets(self, partition: int) -> dict[Inbound, int]:
+        """The stable end of each inbound topic's partition: no open transaction is before it. Raises LogUnavailable."""
+        return self._ask(partition, "end")
+
+    def start_offsets(self, partition: int) -> dict[Inbound, int]:
+        """The earliest offset still kept of each inbound topic's partition. Raises LogUnavailable."""
+        return self._ask(partition, "start")
+
+    def topic_ids(self) -> dict[str, str]:
+        """Ids by full name of all topics of the namespace, a few seconds old at most. Raises LogUnavailable."""
+        return {name: state.id for name, state in self._watch.states(self._config.request_timeout).items()}
+
+    def partition_counts(self) -> dict[str, int]:
+        """Partition counts by full name of all topics of the namespace, a few seconds old. Raises LogUnavailable."""
+        return {name: state.partitions for name, state in self._watch.states(self._config.request_timeout).items()}
+
+    def look_again(self) -> None:
+        """Ask for the topics anew, soon (a queue of which nothing is known, an unknown topic)."""
+        self._watch.look_again()
+
+    def healthy(self) -> bool:
+        """Whether the broker answered within the last seconds, also when idle. Any thread may ask."""
+        return self._watch.healthy()
+
+    def problem(self) -> str:
+        """What was wrong with the last question to the broker, empty if nothing was. Any thread may ask."""
+        return self._watch.problem()
+
+    def close(self) -> None:
+        """Leave the group (``revoked`` hears of what was held), wait for acknowledgements, stop the threads."""
+        if self._member is not None:
+            self._member.close()
+            self._member = None
+        self._producer.close(self._config.close_timeout)
+        self._watch.close()
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _group(self) -> group.GroupMember:
+        if self._member is None:
+            raise LogUnavailable("the group was not joined")
+        return self._member
+
+    def _earliest(self, partition: int, offsets: Mapping[Inbound, int]) -> Mapping[Inbound, int]:
+        """Offsets with ``UNREAD`` resolved: the client takes half a second longer to start at a logical one."""
+        unread = [(topic, partition) for topic, offset in offsets.items() if offset == UNREAD]
+        if not unread:
+            return offsets
+        try:
+            starts = self._offsets.ask(unread, "start")
+        except LogUnavailable:
+            return offsets
+        return {**offsets, **{topic: start for (topic, _), start in starts.items()}}
+
+    def _ask(self, partition: int, which: Literal["start", "end"]) -> dict[Inbound, int]:
+        answers = self._offsets.ask([(topic, partition) for topic in INBOUND], which)
+        return {topic: offset for (topic, _), offset in answers.items()}
+
+    def _make_producer(self, heard: Callable[[KafkaError], None]) -> Producer:
+        options = client_options("producer", self._config.bootstrap, self._config.options)
+        return open_client(Producer, options | {"error_cb": heard})
+
+    def _make_consumer(self, protocol: group.Protocol, heard: Callable[[KafkaError], None]) -> Consumer:
+        config = self._config
+        own: dict[str, Any] = {
+            "group_id": config.topics.coordinator_group,
+            "group_instance_id": config.instance_id,
+            "group_protocol": protocol,
+            "enable_partition_eof": True,
+        }
+        if protocol == "consumer":
+            own["group_remote_assignor"] = "range"
+            refused = ("session.timeout.ms", "heartbeat.interval.ms")
+            user = {name: value for name, value in config.options.items() if name not in refused}
+        else:
+            own["partition_assignment_strategy"] = "range"
+            user = {"session.timeout.ms": config.session_timeout_ms, "heartbeat.interval.ms": 1_000, **config.options}
+        options = client_options("consumer", config.bootstrap, user, **own)
+        return open_client(Consumer, options | {"error_cb": heard})

@@ -1,0 +1,186 @@
+"""librdkafka configurations out of the user's options: what may be set, what is ours, and where client logs go.
+
+The user's ``[kafka]`` table takes any librdkafka option, except those on which a rule rests (protocol 29):
+they are refused here, with the reason. An option that only one kind of client knows goes to that kind alone.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeVar
+
+from confluent_kafka import KafkaException
+
+from ductor_stream.errors import InvalidConfig
+
+Kind = Literal["consumer", "producer", "admin"]
+Client = TypeVar("Client")
+
+client_logger = logging.getLogger("ductor_stream.kafka.client")
+"""Everything that librdkafka has to say, instead of stderr."""
+
+OWNED: Mapping[str, str] = {
+    "bootstrap.servers": "it is `bootstrap` (DUCTOR_KAFKA_BOOTSTRAP)",
+    "metadata.broker.list": "it is `bootstrap` (DUCTOR_KAFKA_BOOTSTRAP)",
+    "acks": "a record that one broker alone has can be lost: always all",
+    "request.required.acks": "a record that one broker alone has can be lost: always all",
+    "enable.idempotence": "without it a retry of the client doubles or reorders records: always true",
+    "enable.gapless.guarantee": "one refused record must not stop the producer: always false",
+    "max.in.flight": "fixed by idempotence",
+    "max.in.flight.requests.per.connection": "fixed by idempotence",
+    "message.send.max.retries": "fixed by idempotence; bound the time by message.timeout.ms",
+    "retries": "fixed by idempotence; bound the time by message.timeout.ms",
+    "transactional.id": "commits are Postgres's, records are not produced in transactions",
+    "partitioner": "a run's home is murmur2 of its id: always murmur2_random",
+    "queuing.strategy": "records of a partition keep their order: always fifo",
+    "delivery.report.only.error": "dispatch is confirmed by each record's report",
+    "enable.auto.commit": "offsets belong to the commit of the state",
+    "auto.commit.enable": "offsets belong to the commit of the state",
+    "auto.commit.interval.ms": "offsets belong to the commit of the state",
+    "enable.auto.offset.store": "offsets belong to the commit of the state",
+    "auto.offset.reset": "a lost range is audited, never jumped over",
+    "isolation.level": "records of aborted transactions must not start runs: always read_committed",
+    "partition.assignment.strategy": "the inbound topics must stay co-partitioned: always range",
+    "group.remote.assignor": "the inbound topics must stay co-partitioned: always range",
+    "group.protocol": "it is `protocol`: auto, consumer or classic",
+    "group.protocol.type": "it is always consumer",
+    "group.id": "groups are named by the namespace",
+    "group.instance.id": "it is `instance_id`",
+    "enable.partition.eof": "the end of a partition is told by it",
+    "allow.auto.create.topics": "topics are created by `ductor-stream topics create`, co-partitioned",
+    "log.queue": "client logs go to the logger ductor_stream.kafka.client",
+    "enabled_events": "set by the library",
+    "test.mock.num.brokers": "a mock duplicates and loses records",
+}
+"""Options that are not passed through, each with its reason."""
+
+_CONSUMER_ONLY = """
+    check.crcs coordinator.query.interval.ms fetch.error.backoff.ms fetch.max.bytes fetch.message.max.bytes
+    fetch.min.bytes fetch.queue.backoff.ms fetch.wait.max.ms heartbeat.interval.ms max.partition.fetch.bytes
+    max.poll.interval.ms queued.max.messages.kbytes queued.min.messages session.timeout.ms
+    share.acknowledgement.mode max.poll.records
+"""
+CONSUMER_ONLY = frozenset(_CONSUMER_ONLY.split())
+"""Options that only a consumer knows."""
+
+_PRODUCER_ONLY = """
+    batch.num.messages batch.size compression.codec compression.level compression.type delivery.timeout.ms
+    linger.ms message.timeout.ms queue.buffering.backpressure.threshold queue.buffering.max.kbytes
+    queue.buffering.max.messages queue.buffering.max.ms request.timeout.ms sticky.partitioning.linger.ms
+"""
+PRODUCER_ONLY = frozenset(_PRODUCER_ONLY.split())
+"""Options that only a producer knows."""
+
+_COMMON = """
+    broker.address.family broker.address.ttl client.dns.lookup client.id client.rack connections.max.idle.ms debug
+    enable.metrics.push enable.ssl.certificate.verification https.ca.location https.ca.pem log.connection.close
+    log_level message.copy.max.bytes message.max.bytes metadata.max.age.ms metadata.recovery.strategy
+    receive.message.max.bytes reconnect.backoff.max.ms reconnect.backoff.ms retry.backoff.max.ms retry.backoff.ms
+    sasl.kerberos.keytab sasl.kerberos.principal sasl.kerberos.service.name sasl.mechanism sasl.mechanisms
+    sasl.oauthbearer.client.id sasl.oauthbearer.client.secret sasl.oauthbearer.config sasl.oauthbearer.extensions
+    sasl.oauthbearer.method sasl.oauthbearer.scope sasl.oauthbearer.token.endpoint.url sasl.password sasl.username
+    security.protocol socket.connection.setup.timeout.ms socket.keepalive.enable socket.nagle.disable
+    socket.receive.buffer.bytes socket.send.buffer.bytes socket.timeout.ms ssl.ca.location ssl.ca.pem
+    ssl.certificate.location ssl.certificate.pem ssl.cipher.suites ssl.crl.location ssl.curves.list
+    ssl.endpoint.identification.algorithm ssl.key.location ssl.key.password ssl.key.pem ssl.keystore.location
+    ssl.keystore.password statistics.interval.ms topic.metadata.propagation.max.ms
+    topic.metadata.refresh.interval.ms
+"""
+_ALIASES: Mapping[str, str] = {
+    "queue.buffering.max.ms": "linger.ms",
+    "delivery.timeout.ms": "message.timeout.ms",
+    "compression.codec": "compression.type",
+    "fetch.message.max.bytes": "max.partition.fetch.bytes",
+}
+"""One spelling for each option, so that the user's overrides our default."""
+
+_DEFAULTS: Mapping[Kind, Mapping[str, Any]] = {
+    "consumer": {
+        # Prefetched records are dropped at every seek and pause: keep few, and ask again soon (default: 1 s).
+        "queued.min.messages": 20_000,
+        "fetch.queue.backoff.ms": 20,
+        # Topics that are created late, or deleted, are noticed in seconds, not in five minutes.
+        "topic.metadata.refresh.interval.ms": 10_000,
+    },
+    "producer": {
+        # A step waits for its record: 2 ms on both sides cost 40 ms in ten steps, and nothing is won by them.
+        "linger.ms": 0,
+        # How long one dead partition may hold back the confirmation of dispatch; then its records are given back.
+        "message.timeout.ms": 30_000,
+        # A topic that does not exist is told after 3 s; records of other topics do not wait behind it.
+        "topic.metadata.propagation.max.ms": 3_000,
+        "topic.metadata.refresh.interval.ms": 10_000,
+        # A broker refuses a whole batch when it is over a topic's limit: batches stay far below any sane limit, so
+        # that "too large" is said of a record that really is.
+        "batch.size": 131_072,
+        "queue.buffering.max.messages": 1_000_000,
+    },
+    "admin": {},
+}
+_SHARED_DEFAULTS: Mapping[str, Any] = {
+    "enable.metrics.push": False,
+    "socket.keepalive.enable": True,
+    # After an outage the first try comes within 2 s (default: 10 s).
+    "reconnect.backoff.max.ms": 2_000,
+}
+_OWNED_VALUES: Mapping[Kind, Mapping[str, Any]] = {
+    "consumer": {
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "auto.offset.reset": "error",
+        "isolation.level": "read_committed",
+    },
+    "producer": {"acks": "all", "enable.idempotence": True, "partitioner": "murmur2_random"},
+    "admin": {},
+}
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Refuse options that would break a rule. Raises InvalidConfig, which names the option and the reason."""
+    for name in options:
+        if name in OWNED:
+            raise InvalidConfig(f"kafka option {name!r} cannot be set: {OWNED[name]}")
+        if name.endswith("_cb") or callable(options[name]):
+            raise InvalidConfig(f"kafka option {name!r} cannot be set: callbacks are the library's")
+
+
+def client_options(kind: Kind, bootstrap: str, options: Mapping[str, Any], **own: Any) -> dict[str, Any]:
+    """The librdkafka configuration of one client.
+
+    ``own`` are options that the calling module decides, with underscores for dots (``group_id="g"``). Order of
+    precedence: owned, then the user's, then our defaults. Raises InvalidConfig.
+    """
+    check_options(options)
+    elsewhere = (CONSUMER_ONLY if kind != "consumer" else frozenset()) | (
+        PRODUCER_ONLY if kind != "producer" else frozenset()
+    )
+    chosen: dict[str, Any] = {**_SHARED_DEFAULTS, **_DEFAULTS[kind]}
+    for name, value in options.items():
+        name = _ALIASES.get(name, name)
+        if name not in elsewhere:
+            chosen[name] = value
+    chosen.update(_OWNED_VALUES[kind])
+    chosen.update({name.replace("_", "."): value for name, value in own.items() if value is not None})
+    chosen["bootstrap.servers"] = bootstrap
+    return chosen
+
+
+def open_client(make: Callable[..., Client], configuration: Mapping[str, Any]) -> Client:
+    """Construct a client whose logs go to ``client_logger``. Raises InvalidConfig when librdkafka refuses an option."""
+    try:
+        return make(dict(configuration), logger=client_logger)
+    except KafkaException as error:
+        raise InvalidConfig(f"kafka: {_explain(error, configuration)}") from error
+
+
+def _explain(error: KafkaException, configuration: Mapping[str, Any]) -> str:
+    """librdkafka's message, with the nearest known name when an option does not exist."""
+    text = str(error.args[0].str() if error.args and hasattr(error.args[0], "str") else error)
+    known = sorted(CONSUMER_ONLY | PRODUCER_ONLY | frozenset(_COMMON.split()))
+    for name in configuration:
+        if "No such configuration property" in text and f'"{name}"' in text:
+            near = difflib.get_close_matches(name, known, n=1)
+            return text + (f" (did you mean {near[0]!r}?)" if near else "")
+    return text

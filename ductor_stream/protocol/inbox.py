@@ -1,0 +1,31 @@
+"""Records that wait in ``eec_inbox``, as they were received, in MessagePack."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ductor_stream.ports import Outgoing, Received
+
+_encoder = msgspec.msgpack.Encoder()
+_received = msgspec.msgpack.Decoder(Received)
+_outgoing = msgspec.msgpack.Decoder(Outgoing)
+
+
+def encode_received(received: Received) -> bytes:
+    """The body of an inbox row of kind ``event``."""
+    return _encoder.encode(received)
+
+
+def decode_received(body: bytes) -> Received:
+    """The record in the body of an inbox row of kind ``event``."""
+    return _received.decode(body)
+
+
+def encode_outgoing(record: Outgoing) -> bytes:
+    """The body of an inbox row of kind ``produce``."""
+    return _encoder.encode(record)
+
+
+def decode_outgoing(body: bytes) -> Outgoing:
+    """The record in the body of an inbox row of kind ``produce``."""
+    return _outgoing.decode(body)

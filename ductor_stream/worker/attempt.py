@@ -1,0 +1,152 @@
+"""One attempt under way: who waits for its result, when it beats, when it is given up."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any, Protocol
+
+import msgspec
+
+from ductor_stream.ports import Outgoing
+from ductor_stream.protocol.times import rfc3339
+from ductor_stream.protocol.worker import Task
+from ductor_stream.worker.context import CurrentAttempt
+from ductor_stream.worker.lane import Lane
+from ductor_stream.worker.slots import Slots
+from ductor_stream.worker.steps import RegisteredStep
+
+NEVER = float("inf")
+
+SECOND = 1.0
+"""The first heartbeat comes at the latest after this, and there is at most one in this time (wire.md)."""
+
+CANCEL_GRACE_S = 5.0
+"""How long a cancelled coroutine may clean up after its timeout before it is given up like a thread."""
+
+
+class Delivery(Protocol):
+    """Where the reports about one delivered task go. Called from any thread; must not block."""
+
+    def beat(self, record: Outgoing) -> None:
+        """A heartbeat (best effort)."""
+
+    def finished(self, record: Outgoing) -> None:
+        """The result; the task counts as done when the receiver has it."""
+
+
+class Order(msgspec.Struct, frozen=True):
+    """A task that was delivered here: it holds one of ``slots`` until it has ended."""
+
+    task: Task
+    queue: str
+    slots: Slots
+    delivery: Delivery
+
+
+class Rhythm:
+    """When the next heartbeat is due (monotonic seconds). Not thread-safe: its attempt's lock guards it."""
+
+    def __init__(self, started: float, timeout_ms: int, automatic: bool) -> None:
+        timeout = timeout_ms / 1000
+        third = timeout / 3
+        # A timeout under two seconds would lapse between beats a second apart: half of it must do then.
+        self._gap = min(SECOND, timeout / 2)
+        self._every = max(third, self._gap)
+        self._last = -NEVER
+        self._automatic = automatic
+        self._next = started + min(SECOND, third) if automatic else NEVER
+        self.details: bytes | None = None
+
+    @property
+    def due(self) -> float:
+        """When the next one is to be sent, ``NEVER`` if nothing is to be said."""
+        return self._next
+
+    def note(self, details: bytes | None, now: float) -> float:
+        """The step says where it is: to be sent now, or a gap after the last one. Returns when."""
+        self.details = details
+        self._next = min(self._next, max(now, self._last + self._gap))
+        return self._next
+
+    def sent(self, now: float) -> None:
+        """One was sent just now."""
+        self._last = now
+        self._next = now + self._every if self._automatic else NEVER
+
+
+class Attempt:
+    """One try of one step in this process. Fields without a lock are set before it is shared."""
+
+    def __init__(self, order: Order, step: RegisteredStep, started: float, started_ms: int) -> None:
+        self.task = order.task
+        self.fence = order.task.fence
+        self.queue = order.queue
+        self.slots = order.slots
+        self.step = step
+        self.started = started
+        self.started_at = rfc3339(started_ms)
+        self.view: CurrentAttempt
+        self.lock = threading.Lock()
+        self.deliveries: list[Delivery] = [order.delivery]
+        self.rhythm = Rhythm(started, order.task.heartbeat_timeout_ms, not step.own_heartbeat)
+        self.overdue = False
+        """Its start-to-close timeout has passed."""
+        self.settled = False
+        """Its outcome was reported, or nobody wants it; what the step still does changes nothing."""
+        self.lost = False
+        """It was given up and still runs, holding its slot."""
+        self.run = AsyncRun() if step.is_async else None
+        """How to interrupt it; None for a thread, which cannot be."""
+        limit = order.task.start_to_close_ms
+        self._give_up_at = NEVER if limit is None else started + limit / 1000
+
+    def request_stop(self, reason: str) -> None:
+        """Ask the step to stop, and interrupt it where that can be done."""
+        self.view.request_stop(reason)
+        if self.run is not None:
+            self.run.cancel()
+
+    @property
+    def due(self) -> float:
+        """When this attempt has to be looked at next (monotonic seconds)."""
+        return min(self.rhythm.due, self._give_up_at)
+
+    def passed(self, now: float) -> bool:
+        """Whether a time-out has passed: the first time its start-to-close, then the grace to clean up."""
+        if now < self._give_up_at:
+            return False
+        self._give_up_at = now + CANCEL_GRACE_S if self.run is not None and not self.overdue else NEVER
+        return True
+
+
+class AsyncRun:
+    """The coroutine of an attempt, wherever it runs. ``cancel`` may be called from any thread, at any time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._wanted = False
+        self._lane: Lane | None = None
+        self._task: asyncio.Task[Any] | None = None
+
+    def begin(self, lane: Lane) -> bool:
+        """The coroutine has begun on that lane; False when it was cancelled before."""
+        with self._lock:
+            self._lane, self._task = lane, asyncio.current_task()
+            return not self._wanted
+
+    def end(self) -> None:
+        """The user's code has ended: nothing is interrupted any more."""
+        self._task = None
+
+    def cancel(self) -> None:
+        """Interrupt it, or keep it from beginning. (A task that is cancelled before it begins would never report.)"""
+        with self._lock:
+            self._wanted = True
+            lane = self._lane
+        if lane is not None:
+            lane.call(self._interrupt)
+
+    def _interrupt(self) -> None:
+        if self._task is not None:
+            self._task.cancel()

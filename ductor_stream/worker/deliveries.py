@@ -1,0 +1,91 @@
+"""What came by a task topic, on its way to being done: an attempt, or a dead letter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from ductor_stream.ports import Outgoing, Undeliverable
+from ductor_stream.protocol.worker import Task
+from ductor_stream.telemetry.logs import get_logger
+from ductor_stream.telemetry.metrics import Metrics
+from ductor_stream.worker.clock import WorkerClock
+from ductor_stream.worker.ledger import Ledger, Place
+from ductor_stream.worker.outlet import Outlet
+
+_log = get_logger(__name__)
+
+
+class Way(msgspec.Struct, frozen=True):
+    """What the deliveries of one queue share. ``instead`` makes the report in place of one that the broker refuses."""
+
+    ledger: Ledger
+    outlet: Outlet
+    clock: WorkerClock
+    metrics: Metrics
+    instead: Callable[[Task, str], Outgoing]
+
+
+class TopicDelivery:
+    """The reports about one task of a topic: it is done when the broker has acknowledged its result."""
+
+    __slots__ = ("_place", "_reported_at", "_way", "task")
+
+    def __init__(self, task: Task, place: Place, way: Way) -> None:
+        self.task = task
+        self._place = place
+        self._way = way
+        self._reported_at: float | None = None
+        way.ledger.begin(place, self)
+
+    @property
+    def runs(self) -> bool:
+        """Whether its attempt has not ended yet."""
+        return self._reported_at is None
+
+    def beat(self, record: Outgoing) -> None:
+        """A heartbeat (best effort)."""
+        self._way.outlet.send_once(record)
+
+    def finished(self, record: Outgoing) -> None:
+        """The result."""
+        self._reported_at = self._way.clock.monotonic()
+        self._way.outlet.send(record, self._settled)
+
+    def _settled(self, refused: Undeliverable | None) -> None:
+        if refused is not None:
+            # The run must learn that this result can never arrive.
+            _log.error("the broker refuses a result", run_id=self.task.run_id, error=refused.error)
+            self._way.outlet.send(self._way.instead(self.task, refused.error), self._gave_up)
+            return
+        took = self._way.clock.monotonic() - (self._reported_at or 0.0)
+        self._way.metrics.result_ack_seconds.observe(took)
+        self._way.ledger.done(self._place)
+
+    def _gave_up(self, refused: Undeliverable | None) -> None:
+        # Refused again (an illegal results topic): nobody is there to be told, and the owner's timeout will tell.
+        self._way.ledger.done(self._place)
+
+
+class LetterDelivery:
+    """A record that is no task, on its way to the dead letters. ``shortened`` goes where the whole does not fit."""
+
+    runs = False
+
+    def __init__(self, letter: Outgoing, shortened: Outgoing, place: Place, way: Way) -> None:
+        self._shortened = shortened
+        self._place = place
+        self._way = way
+        way.ledger.begin(place, self)
+        way.outlet.send(letter, self._settled)
+
+    def _settled(self, refused: Undeliverable | None) -> None:
+        if refused is not None:
+            _log.error("a dead letter does not fit and goes without its value", error=refused.error)
+            self._way.outlet.send(self._shortened, self._gave_up)
+            return
+        self._way.ledger.done(self._place)
+
+    def _gave_up(self, refused: Undeliverable | None) -> None:
+        self._way.ledger.done(self._place)

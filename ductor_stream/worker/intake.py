@@ -1,0 +1,229 @@
+"""The intake of one queue: polls, takes what there are slots for, commits what is done. One thread each.
+
+It never waits for a step: when all slots are taken the partitions are paused, and rebalances are served all
+the same.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+import msgspec
+
+from ductor_stream.errors import DataError, TransientError
+from ductor_stream.ports import TaskPosition, TaskRecord, TaskSource
+from ductor_stream.protocol.outbound import DeadLetter, Encoder
+from ductor_stream.protocol.worker import WorkerCodec
+from ductor_stream.telemetry.logs import get_logger
+from ductor_stream.worker.attempt import Order
+from ductor_stream.worker.deliveries import LetterDelivery, TopicDelivery, Way
+from ductor_stream.worker.executor import Executor
+from ductor_stream.worker.slots import Slots
+
+_log = get_logger(__name__)
+
+POLL_S = 0.1
+"""The longest wait for a task: what else is due (commits, the drain) waits no longer than this."""
+
+COMMIT_EVERY_S = 0.1
+"""Between two commits. What is done within is run again after a crash at most, or told as late."""
+
+REST_S = 0.05
+"""How long a poll may take that only serves rebalances."""
+
+HANDOVER_S = 2.0
+"""How long a rebalance is held up for results that are on their way; the others of the group wait for it."""
+
+MOST_AT_ONCE = 500
+
+ASK_AGAIN_S = 1.0
+"""Until a task is looked at again that could not be read because a schema registry is away."""
+
+
+class IntakeConfig(msgspec.Struct, frozen=True):
+    """What an intake works with. ``letters`` writes dead letters; the codec is this intake's own."""
+
+    queue: str
+    topic: str
+    slots: Slots
+    way: Way
+    codec: WorkerCodec
+    letters: Encoder
+
+
+class Intake:
+    """Reads one queue until it is told to leave. ``ports.TaskOwnership`` of its source."""
+
+    def __init__(self, config: IntakeConfig, source: TaskSource, executor: Executor) -> None:
+        self._config = config
+        self._source = source
+        self._executor = executor
+        self._slots = config.slots
+        self._ledger = config.way.ledger
+        self._monotonic = config.way.clock.monotonic
+        self._held: list[TaskRecord] = []
+        self._paused: set[int] = set()
+        self._commit_at = 0.0
+        self._read_again_at = 0.0
+        self._draining = False
+        self._leaving = threading.Event()
+
+    # -- from outside -----------------------------------------------------------------------
+
+    @property
+    def open_places(self) -> int:
+        """How many tasks of the topic were taken and are not done."""
+        return self._ledger.open_places
+
+    def problem(self) -> str:
+        """What keeps the queue from being read, else empty."""
+        return self._source.problem()
+
+    def drain(self) -> None:
+        """Take nothing more; stay a member, so that what runs can be committed."""
+        self._draining = True
+
+    def leave(self) -> None:
+        """Commit what is done, leave the group, end ``run``."""
+        self._leaving.set()
+
+    # -- the loop ---------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Read until ``leave``."""
+        self._source.subscribe(self)
+        try:
+            while not self._leaving.is_set():
+                self._turn()
+        finally:
+            self._draining = True
+            self._leaving.set()
+            self._commit(wait=True)
+            self._source.close()
+
+    def _turn(self) -> None:
+        if self._monotonic() >= self._commit_at:
+            self._commit(wait=False)
+        if self._draining:
+            self._rest()
+            return
+        held, self._held = self._held, []
+        self._start(held)
+        if not self._slots.wait_free(POLL_S):
+            self._rest()
+        elif self._config.way.outlet.congested:
+            self._rest()
+        else:
+            self._pause({p for p in self._ledger.partitions if not self._ledger.has_room(p)})
+            self._start(self._source.poll(POLL_S, min(self._slots.free, MOST_AT_ONCE)))
+
+    def _rest(self) -> None:
+        """Serve rebalances and take nothing."""
+        self._pause(set(self._ledger.partitions))
+        self._held += self._source.poll(REST_S, 0)
+
+    def _pause(self, wanted: set[int]) -> None:
+        if wanted != self._paused:
+            self._source.pause(wanted - self._paused)
+            self._source.resume(self._paused - wanted)
+            self._paused = wanted
+
+    def _commit(self, *, wait: bool) -> None:
+        self._commit_at = self._monotonic() + COMMIT_EVERY_S
+        positions = self._ledger.due()
+        if positions and not self._source.commit(positions, wait=wait):
+            self._ledger.touch(positions)
+
+    # -- records ----------------------------------------------------------------------------
+
+    def _start(self, records: list[TaskRecord]) -> None:
+        # In the order of each partition: the window takes what was jumped over for done.
+        behind = {record.partition for record in self._held}
+        for record in records:
+            if record.partition in behind or not self._start_one(record):
+                behind.add(record.partition)
+                self._held.append(record)
+
+    def _start_one(self, record: TaskRecord) -> bool:
+        """Take a record, or say that it has to wait."""
+        if self._ledger.was_done(record.partition, record.offset):
+            self._ledger.take(record.partition, record.offset)
+            self._config.way.metrics.worker_skipped[self._config.queue].inc()
+            return True
+        if self._monotonic() < self._read_again_at or not self._ledger.has_room(record.partition):
+            return False
+        if not self._slots.take():
+            return False
+        try:
+            task = self._config.codec.decode_task(record.key, record.value, record.headers)
+        except TransientError as error:
+            _log.warning("a task cannot be read yet", queue=self._config.queue, error=str(error))
+            self._read_again_at = self._monotonic() + ASK_AGAIN_S
+            self._slots.release()
+            return False
+        except DataError as error:
+            self._slots.release()
+            self._bury(record, error)
+            return True
+        place = self._ledger.take(record.partition, record.offset)
+        delivery = TopicDelivery(task, place, self._config.way)
+        self._executor.submit(Order(task, self._config.queue, self._slots, delivery))
+        return True
+
+    def _bury(self, record: TaskRecord, error: DataError) -> None:
+        """To the dead letters, as it came; the partition moves on."""
+        _log.warning("a record is no task", queue=self._config.queue, reason=error.reason, error=str(error))
+        self._config.way.metrics.dead_letters[error.reason].inc()
+        letter = DeadLetter(
+            topic=self._config.topic,
+            partition=record.partition,
+            offset=record.offset,
+            key=record.key,
+            value=record.value,
+            reason=error.reason,
+            error=str(error),
+            headers=record.headers,
+        )
+        size = f"{error}; the value of {len(record.value or b''):,} bytes does not fit"
+        short = msgspec.structs.replace(letter, value=None, error=size, headers=())
+        write = self._config.letters.dead_letter
+        place = self._ledger.take(record.partition, record.offset)
+        LetterDelivery(write(letter), write(short), place, self._config.way)
+
+    # -- ownership (from within poll and close) -------------------------------------------------
+
+    def assigned(self, positions: Mapping[int, TaskPosition]) -> None:
+        """Begin to count these partitions."""
+        for partition, position in positions.items():
+            self._ledger.open(partition, position)
+        self._paused -= positions.keys()
+
+    def revoked(self, partitions: frozenset[int]) -> None:
+        """Commit past what goes on running here (protocol 27), unless this worker is about to end."""
+        self._let_go(partitions)
+        if self._leaving.is_set():
+            positions = {p: at for p, at in self._ledger.due().items() if p in partitions}
+        else:
+            running = self._ledger.running(partitions)
+            self._executor.announce([each.task.fence for each in running if isinstance(each, TopicDelivery)])
+            self._ledger.wait_reported(partitions, HANDOVER_S)
+            positions = self._ledger.passing(partitions)
+        if positions:
+            self._source.commit(positions, wait=True)
+        self._ledger.drop(partitions)
+
+    def lost(self, partitions: frozenset[int]) -> None:
+        """Commit nothing; what runs goes on, and the first result that is recorded wins."""
+        self._let_go(partitions)
+        self._ledger.drop(partitions)
+
+    def uncommitted(self, partitions: frozenset[int]) -> None:
+        """Try the commit again with the next one."""
+        self._ledger.touch(partitions & self._ledger.partitions)
+
+    def _let_go(self, partitions: frozenset[int]) -> None:
+        self._held = [record for record in self._held if record.partition not in partitions]
+        self._paused -= partitions
+
+

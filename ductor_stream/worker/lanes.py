@@ -1,0 +1,104 @@
+"""The lanes of a worker: one that takes new work, and those that a step has blocked until they are free again."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+
+from ductor_stream.errors import InvariantViolation
+from ductor_stream.telemetry.logs import get_logger
+from ductor_stream.worker.lane import Lane
+from ductor_stream.worker.steps import RegisteredStep, Resource
+
+_log = get_logger(__name__)
+
+BLOCKED_S = 10.0
+"""An event loop that does not answer for so long is blocked by a step; new work goes elsewhere. Calls that merely
+should have been asynchronous take seconds, not this."""
+
+CLOSE_S = 10.0
+"""How long resources may take to close at the end."""
+
+MOST_LANES = 8
+"""Blocked loops are threads that cannot be ended: a step that blocks one after another must not fill the machine."""
+
+
+class Lanes:
+    """Opens the lane that is used now, and another one when it is blocked."""
+
+    def __init__(self, steps: Iterable[RegisteredStep]) -> None:
+        self._resources: Mapping[str, Resource] = {r.name: r for step in steps for r in step.resources.values()}
+        self._blocked: list[Lane] = []
+        self._replacing = False
+        self._problem = ""
+        self._current: Lane | None = None
+
+    @property
+    def current(self) -> Lane:
+        """The lane for new work."""
+        if self._current is None:
+            raise InvariantViolation("work was submitted before the resources were opened")
+        return self._current
+
+    def open(self) -> None:
+        """Open the first lane. Raises what a resource raised; may be called again then."""
+        lane = Lane(self._resources)
+        lane.open()
+        self._current = lane
+
+    def close(self) -> None:
+        """Close the resources and end the loops that answer."""
+        current, self._current = self._current, None
+        for lane, timeout in ((current, CLOSE_S), *((lane, 0.0) for lane in self._blocked)):
+            if lane is not None and not lane.close(timeout):
+                _log.warning("an event loop did not end: a step blocks it", at=_where(lane))
+
+    def problems(self) -> list[str]:
+        """Sentences about what is wrong here now."""
+        return [self._problem] if self._problem else []
+
+    def look(self, now: float) -> None:
+        """From time to time, by the pulse: is the current loop alive? Are the blocked ones again?"""
+        for lane in list(self._blocked):
+            self.current.adopt(lane)
+            if lane.silent_for(now) == 0.0 and lane.idle:
+                self._blocked.remove(lane)
+                _apart(partial(lane.close, CLOSE_S))
+        silent = self.current.silent_for(now)
+        if silent < BLOCKED_S:
+            self._problem = ""
+            return
+        self._problem = f"a step blocks the event loop for {silent:.0f} s, at {_where(self.current)}: make it a plain `def`"
+        if not self._replacing and len(self._blocked) < MOST_LANES:
+            _log.error(self._problem)
+            self._replacing = True
+            _apart(self._replace)
+
+    def _replace(self) -> None:
+        lane = Lane(self._resources)
+        try:
+            lane.open()
+        except Exception:
+            _log.exception("no other event loop could be opened")
+        else:
+            blocked, self._current = self.current, lane
+            self._blocked.append(blocked)
+            lane.adopt(blocked)
+        self._replacing = False
+
+
+def _apart(function: Callable[[], object]) -> None:
+    """In a thread of its own: resources take a while to open and close, and meanwhile others have to beat."""
+    threading.Thread(target=function, name="ductor-lane", daemon=True).start()
+
+
+def _where(lane: Lane) -> str:
+    """The innermost line that the loop's thread executes."""
+    frame = sys._current_frames().get(lane.thread_id or 0)
+    if frame is None:
+        return "an unknown place"
+    last = traceback.extract_stack(frame, limit=None)[-1]
+    return f"{last.filename}:{last.lineno} ({last.name})"

@@ -1,0 +1,106 @@
+"""The pulse: one thread that looks at each attempt when its heartbeat or its timeout is due.
+
+It is apart from the event loop on purpose: a step that blocks the loop must not silence the others.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import threading
+from collections.abc import Callable
+
+from ductor_stream.telemetry.logs import get_logger
+from ductor_stream.worker.attempt import NEVER, Attempt
+
+_log = get_logger(__name__)
+
+LOOK_AGAIN_S = 1.0
+"""Something else than attempts is looked at this often while the pulse beats (is the event loop stuck?)."""
+
+_COMPACT_ABOVE = 4_096
+
+
+class Pulse:
+    """Calls ``look(attempt, now)`` whenever an attempt is due, and ``round(now)`` about once a second."""
+
+    def __init__(
+        self, monotonic: Callable[[], float], look: Callable[[Attempt, float], None], around: Callable[[float], None]
+    ) -> None:
+        self._monotonic = monotonic
+        self._look = look
+        self._around = around
+        self._due: list[tuple[float, int, Attempt]] = []
+        self._numbers = itertools.count()
+        self._compact_above = _COMPACT_ABOVE
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="ductor-pulse", daemon=True)
+
+    def start(self) -> None:
+        """Begin to beat."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop; nothing is called any more when this returns."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def watch(self, attempt: Attempt) -> None:
+        """Look at the attempt when it is due; call again whenever that has become earlier."""
+        self._watch_at(attempt, attempt.due)
+
+    def _watch_at(self, attempt: Attempt, due: float) -> None:
+        if due == NEVER:
+            return
+        with self._changed:
+            first = not self._due or due < self._due[0][0]
+            heapq.heappush(self._due, (due, next(self._numbers), attempt))
+            if len(self._due) > self._compact_above:
+                self._compact()
+            if first:
+                self._changed.notify()
+
+    def step(self, now: float) -> float:
+        """Look at everything that is due by ``now``; returns when the next one is."""
+        while True:
+            with self._changed:
+                if not self._due:
+                    return NEVER
+                if self._due[0][0] > now:
+                    return self._due[0][0]
+                _, _, attempt = heapq.heappop(self._due)
+            if attempt.settled:
+                continue
+            try:
+                self._look(attempt, now)
+                self.watch(attempt)
+            except Exception:
+                _log.exception("an attempt could not be looked after", run_id=attempt.fence.run_id)
+                self._watch_at(attempt, now + LOOK_AGAIN_S)
+
+    def _compact(self) -> None:
+        """Drop the entries of attempts that have ended: those with a long timeout would stay until it is due."""
+        self._due = [entry for entry in self._due if not entry[2].settled]
+        heapq.heapify(self._due)
+        self._compact_above = max(_COMPACT_ABOVE, 2 * len(self._due))
+
+    def _run(self) -> None:
+        around_at = 0.0
+        while not self._closed:
+            now = self._monotonic()
+            due = self.step(now)
+            if now >= around_at:
+                try:
+                    self._around(now)
+                except Exception:
+                    _log.exception("the round of the pulse failed")
+                around_at = now + LOOK_AGAIN_S
+            # Without anything due there is nothing to watch either; the first attempt wakes this thread.
+            pause = None if due == NEVER else max(0.0, min(due, around_at) - self._monotonic())
+            with self._changed:
+                if not self._closed and (not self._due or self._due[0][0] >= due):
+                    self._changed.wait(pause)

@@ -1,0 +1,77 @@
+"""Servers for the tests that need them, taken in this order:
+
+1. ``DUCTOR_TEST_KAFKA`` (a bootstrap address) and ``DUCTOR_TEST_DATABASE`` (a superuser's URL);
+2. containers, if ``DUCTOR_TEST_CONTAINERS=1`` and a Docker daemon answers;
+3. the embedded ones.
+
+One of each serves the whole session: a test keeps to its own namespace (``support.fresh_name``) and
+its own database (``database_url``). A test that kills a server takes ``own_kafka`` or
+``own_postgres``, which are always embedded. Unit tests ask for none of these and pay nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from servers import KafkaServer, PostgresServer
+
+    from ductor_stream.dev.kafka import EmbeddedKafka
+    from ductor_stream.dev.postgres import EmbeddedPostgres
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
+    """The session's Kafka; ``.bootstrap`` is its address."""
+    from servers import session_kafka
+
+    with session_kafka(tmp_path_factory.mktemp("kafka")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+    """The session's Postgres; ``.url`` is a superuser's URL of its database ``postgres``."""
+    from servers import session_postgres
+
+    with session_postgres(tmp_path_factory.mktemp("postgres")) as server:
+        yield server
+
+
+@pytest.fixture
+def database_url(postgres: PostgresServer) -> Iterator[str]:
+    """The URL of an empty database that is this test's alone, dropped after it."""
+    from servers import fresh_database
+
+    with fresh_database(postgres.url) as url:
+        yield url
+
+
+@pytest.fixture
+def own_kafka(tmp_path: Path) -> Iterator[EmbeddedKafka]:
+    """A started Kafka that is this test's alone: to kill, stop and restart."""
+    from ductor_stream.dev.kafka import EmbeddedKafka
+
+    server = EmbeddedKafka(tmp_path / "own-kafka")
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def own_postgres(tmp_path: Path) -> Iterator[EmbeddedPostgres]:
+    """A started Postgres that is this test's alone: to kill, stop and restart. ``.url`` is its ``postgres`` database."""
+    from ductor_stream.dev.postgres import EmbeddedPostgres
+
+    server = EmbeddedPostgres(tmp_path / "own-postgres")
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()

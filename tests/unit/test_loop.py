@@ -1,0 +1,294 @@
+"""The loop that workflow code runs on: time, callbacks, places, bounds, and its life inside another loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import math
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from unit.stepped_loop import SteppedLoop, every_loop_abandoned  # noqa: F401 - an autouse fixture
+
+from ductor_stream.engine.planners.loop import LoopOverrun, WorkflowTask
+
+# -- time -------------------------------------------------------------------------------------
+
+
+def test_time_is_that_of_the_event_and_never_goes_back():
+    loop = SteppedLoop(now=5.0)
+    loop.advance(5.0)
+    loop.advance(7.5)
+    assert loop.time() == 7.5
+    for now in (7.4, math.nan):
+        with pytest.raises(ValueError, match="time would go back from 7.5"):
+            loop.advance(now)
+
+
+def test_a_sleep_ends_when_its_timer_is_fired():
+    loop = SteppedLoop()
+
+    async def workflow():
+        await asyncio.sleep(30)
+        return loop.time()
+
+    root = loop.start(workflow())
+    assert loop.said == ["timer 1 at 130"]
+    loop.due("1")
+    assert root.result() == 130.0
+    assert loop.said == ["timer 1 at 130"]  # a timer that fired is not cancelled as well
+
+
+def test_a_timeout_that_is_not_reached_cancels_its_timer():
+    loop = SteppedLoop()
+
+    async def workflow():
+        async with asyncio.timeout(30):
+            return await loop.node()
+
+    root = loop.start(workflow())
+    loop.answer("2", "done")
+    assert root.result() == "done"
+    assert loop.said == ["timer 1 at 130", "node 2", "cancel 1"]
+
+
+def test_a_timeout_that_comes_due_raises_in_its_block():
+    loop = SteppedLoop()
+
+    async def workflow():
+        try:
+            async with asyncio.timeout(30):
+                await loop.node()
+        except TimeoutError:
+            return "late"
+
+    root = loop.start(workflow())
+    loop.due("1")
+    assert root.result() == "late"
+
+
+@pytest.mark.parametrize("delay", [0, -1, -math.inf])
+def test_a_timeout_that_is_over_at_once_needs_no_durable_timer(delay: float):
+    loop = SteppedLoop()
+
+    async def workflow():
+        async with asyncio.timeout(delay):
+            await loop.node()
+
+    root = loop.start(workflow())
+    assert isinstance(root.exception(), TimeoutError)
+    assert loop.said == ["node 1"]
+
+
+def test_what_never_comes_due_needs_no_timer_and_nan_is_refused():
+    loop = SteppedLoop()
+    root = loop.start(asyncio.sleep(math.inf))
+    assert not root.done()
+    assert loop.said == []
+    with pytest.raises(ValueError, match="NaN"):
+        loop.call_later(math.nan, print)
+
+
+def test_sleep_zero_only_lets_others_run():
+    loop, order = SteppedLoop(), []
+
+    async def other():
+        order.append("other")
+
+    async def workflow():
+        other_task = asyncio.create_task(other())
+        await asyncio.sleep(0)
+        order.append("workflow")
+        await other_task
+
+    loop.start(workflow())
+    assert order == ["other", "workflow"]
+    assert loop.said == []
+
+
+def test_firing_a_cancelled_or_fired_timer_does_nothing():
+    loop, calls = SteppedLoop(), []
+    cancelled, fired = loop.call_later(1, calls.append, "cancelled"), loop.call_later(1, calls.append, "fired")
+    cancelled.cancel()
+    for handle in (cancelled, fired, fired):
+        loop.fire(handle)
+    loop.run_ready()
+    loop.fire(fired)
+    fired.cancel()
+    loop.run_ready()
+    assert calls == ["fired"]
+    assert loop.said == ["timer t1 at 101", "timer t2 at 101", "cancel t1"]
+
+
+# -- cancellation, exceptions -----------------------------------------------------------------
+
+
+def test_cancelling_the_root_raises_at_its_await_and_lets_go_of_its_timer():
+    loop = SteppedLoop()
+
+    async def workflow():
+        try:
+            await asyncio.sleep(30)
+        except asyncio.CancelledError as error:
+            loop.said.append(f"cancelled {error.args[0]}")
+            raise
+
+    root = loop.start(workflow())
+    root.cancel("by order")
+    loop.run_ready()
+    assert root.cancelled()
+    assert loop.said == ["timer 1 at 130", "cancel 1", "cancelled by order"]
+
+
+def test_a_failing_callback_is_kept_and_nothing_is_printed(capfd: pytest.CaptureFixture[str], caplog: Any):
+    loop = SteppedLoop()
+    loop.call_soon(lambda: 1 / 0)
+    loop.run_ready()
+    assert [type(each["exception"]) for each in loop.exceptions] == [ZeroDivisionError]
+    for _ in range(200):
+        loop.call_soon(lambda: 1 / 0)
+    loop.run_ready()
+    assert len(loop.exceptions) == 100
+    assert capfd.readouterr() == ("", "")
+    assert not caplog.records
+
+
+def test_a_task_that_failed_unseen_is_told_without_waiting_for_the_collector():
+    loop = SteppedLoop()
+
+    async def fail(text: str) -> None:
+        raise ValueError(text)
+
+    async def workflow():
+        for n in range(200):  # enough to make the loop forget tasks that are done
+            asyncio.create_task(fail(f"unseen {n}") if n % 50 == 0 else asyncio.sleep(0))
+        seen = asyncio.create_task(fail("seen"))
+        await asyncio.wait([seen])
+        seen.exception()
+
+    loop.start(workflow())
+    assert [task.get_name() for task in loop.unretrieved()] == ["task-1", "task-51", "task-101", "task-151"]
+    assert loop.exceptions == []
+
+
+def test_a_systemexit_of_workflow_code_comes_out_and_the_rest_stays_ready():
+    loop, calls = SteppedLoop(), []
+
+    def leave() -> None:
+        raise SystemExit(3)
+
+    loop.call_soon(leave)
+    loop.call_soon(calls.append, 1)
+    with pytest.raises(SystemExit):
+        loop.run_ready()
+    assert not loop.is_running()
+    loop.run_ready()
+    assert calls == [1]
+
+
+# -- bounds -----------------------------------------------------------------------------------
+
+
+def test_a_workflow_that_never_waits_is_stopped():
+    loop = SteppedLoop()
+
+    async def workflow():
+        while True:
+            await asyncio.sleep(0)
+
+    loop.spawn_root(workflow())
+    with pytest.raises(LoopOverrun, match="1,000 callbacks without waiting"):
+        loop.run_ready(max_callbacks=1_000)
+    assert loop.abandon() == 0
+
+
+def test_the_bound_counts_callbacks_exactly():
+    loop, calls = SteppedLoop(), []
+    for n in range(5):
+        loop.call_soon(calls.append, n)
+    with pytest.raises(LoopOverrun):
+        loop.run_ready(max_callbacks=4)
+    assert calls == []
+    loop.run_ready(max_callbacks=5)
+    assert calls == [0, 1, 2, 3, 4]
+
+
+# -- the outer world of the loop --------------------------------------------------------------
+
+
+def test_a_loop_that_runs_cannot_be_run_closed_or_abandoned():
+    loop, refused = SteppedLoop(), []
+
+    def try_each() -> None:
+        for call in (loop.run_ready, loop.close, loop.abandon):
+            with pytest.raises(RuntimeError):
+                call()
+            refused.append(call.__name__)
+
+    loop.call_soon(try_each)
+    loop.run_ready()
+    assert refused == ["run_ready", "close", "abandon"]
+
+
+def test_inside_a_running_loop_both_keep_their_own_loop_and_task():
+    async def coordinator() -> None:
+        outer_loop, outer_task = asyncio.get_running_loop(), asyncio.current_task()
+        loop, seen = SteppedLoop(), []
+
+        async def workflow(how: Callable[[], Awaitable[None]]) -> None:
+            assert asyncio.get_running_loop() is loop
+            seen.append(asyncio.current_task())
+            await how()
+
+        async def leave() -> None:
+            raise SystemExit
+
+        first = loop.start(workflow(loop.node))
+        assert (asyncio.get_running_loop(), asyncio.current_task()) == (outer_loop, outer_task)
+        last = loop.spawn_root(workflow(leave))
+        with pytest.raises(SystemExit):
+            loop.run_ready()
+        assert (asyncio.get_running_loop(), asyncio.current_task()) == (outer_loop, outer_task)
+        await asyncio.sleep(0)  # the outer loop goes on as if nothing had been
+        assert seen == [first, last]
+        assert isinstance(last.exception(), SystemExit)
+        loop.abandon()
+        assert (asyncio.get_running_loop(), asyncio.current_task()) == (outer_loop, outer_task)
+
+    asyncio.run(coordinator())
+
+
+def test_context_variables_do_not_come_in_or_go_out():
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
+    variable.set("the coordinator's")
+    loop, seen = SteppedLoop(), []
+
+    async def workflow():
+        seen.append(variable.get())
+        variable.set("the workflow's")
+        await loop.node()
+        seen.append(variable.get())
+
+    loop.start(workflow())
+    loop.call_soon(lambda: seen.append(variable.get()))
+    loop.answer("1")
+    assert seen == ["unset", "unset", "the workflow's"]
+    assert variable.get() == "the coordinator's"
+
+
+def test_tasks_are_ours_and_held_until_they_are_done():
+    loop = SteppedLoop()
+
+    async def workflow():
+        asyncio.create_task(loop.node("forgotten"))
+        await loop.node()
+
+    root = loop.start(workflow())
+    assert [type(task) for task in loop.live_tasks()] == [WorkflowTask, WorkflowTask]
+    assert [task.place for task in loop.live_tasks()] == ["", "1"]
+    loop.answer("2")
+    assert root.done()
+    assert [task.get_name() for task in loop.live_tasks()] == ["task-1"]
+    loop.answer("1.1")
+    assert loop.live_tasks() == []
