@@ -38,7 +38,7 @@ from ductor_stream.errors import (
 if TYPE_CHECKING:
     from ductor_stream.client.handle import RunHandle
     from ductor_stream.client.sync import SyncRunHandle
-    from ductor_stream.wiring import Client, SyncClient
+    from ductor_stream.wiring.clients import Client, SyncClient
     from ductor_stream.worker.context import CurrentAttempt, current_attempt
 
 __all__ = [
@@ -78,10 +78,10 @@ __all__ = [
 ]
 
 _LATER = {
-    "Client": "ductor_stream.wiring",
+    "Client": "ductor_stream.wiring.clients",
     "CurrentAttempt": "ductor_stream.worker.context",
     "RunHandle": "ductor_stream.client.handle",
-    "SyncClient": "ductor_stream.wiring",
+    "SyncClient": "ductor_stream.wiring.clients",
     "SyncRunHandle": "ductor_stream.client.sync",
     "current_attempt": "ductor_stream.worker.context",
 }

@@ -17,6 +17,10 @@ from ductor_stream.protocol.topics import Topics
 FROM_THE_START: Mapping[Inbound, int] = dict.fromkeys(INBOUND, UNREAD)
 
 
+FAST: Mapping[str, str | int] = {"fetch.wait.max.ms": 20}
+"""A seek waits for the fetch under way: half a second by default, which a test that seeks often need not spend."""
+
+
 class Owner:
     """An ``Ownership`` that notes what it hears and what it holds."""
 
@@ -84,7 +88,7 @@ class KafkaRig:
         """Create the topics of the namespace, with one queue ``work``."""
         create_topics(self.admin, plan(self.topics, ["work"], partitions=self.partitions))
 
-    def open(self, instance_id: str | None = None, **options: str | int) -> KafkaLog:
+    def open(self, instance_id: str | None = None, options: Mapping[str, str | int] = FAST) -> KafkaLog:
         log = KafkaLog(
             KafkaLogConfig(
                 bootstrap=self.bootstrap,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -75,6 +77,15 @@ def containers_wanted() -> bool:
     """Whether ``DUCTOR_TEST_CONTAINERS=1`` is set and a Docker daemon answers."""
     if os.environ.get("DUCTOR_TEST_CONTAINERS") != "1":
         return False
+    with warnings.catch_warnings():
+        # Refused by the daemon's socket, the docker package leaves its own unclosed: not this session's warning.
+        warnings.simplefilter("ignore", ResourceWarning)
+        answers = _docker_answers()
+        gc.collect()
+    return answers
+
+
+def _docker_answers() -> bool:
     import docker
 
     try:

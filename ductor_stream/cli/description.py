@@ -18,6 +18,7 @@ from ductor_stream.engine.state import (
     RunState,
     SignalTaken,
 )
+from ductor_stream.store.rows import Beat
 
 _NAMED = 3
 """How many open nodes a sentence names before it says "and N more"."""
@@ -110,8 +111,11 @@ def _still_open(view: NodeView, node: Node) -> None:
     view.error = error_text(node.last_failure) if node.last_failure is not None else None
 
 
-def waiting_for(state: RunState) -> str | None:
-    """What the run waits for, as a sentence; None once it has ended."""
+def waiting_for(state: RunState, beats: Mapping[str, Beat] | None = None) -> str | None:
+    """What the run waits for, as a sentence; None once it has ended.
+
+    ``beats`` are by node id what was last heard of attempts in flight.
+    """
     header = state.header
     if state.closed:
         return None
@@ -122,12 +126,12 @@ def waiting_for(state: RunState) -> str | None:
         return f"other code under version {header.version}, or `ductor-stream resume {header.run_id}`: {why}"
     if not state.nodes:
         return "the workflow's own code, which awaits nothing that is open"
-    clauses = [_clause(node) for node in list(state.nodes.values())[:_NAMED]]
+    clauses = [_clause(node, (beats or {}).get(node.node_id)) for node in list(state.nodes.values())[:_NAMED]]
     more = len(state.nodes) - len(clauses)
     return "; ".join(clauses) + (f"; and {more} more" if more else "")
 
 
-def _clause(node: Node) -> str:
+def _clause(node: Node, beat: Beat | None) -> str:
     if node.kind == "signal":
         return f"signal {node.name}"
     if node.kind == "timer":
@@ -138,6 +142,8 @@ def _clause(node: Node) -> str:
     if node.status == "backoff":
         told = f" after {error_text(node.last_failure)}" if node.last_failure is not None else ""
         return f"attempt {node.attempt} of step {node.name} at {_clock(node.due_at)}{told}"
+    if beat is not None and beat.generation == node.generation:
+        return f"step {node.name}, which runs on {beat.worker} since {_clock(beat.heard_at)} (attempt {node.attempt})"
     return f"step {node.name} on queue {queue} (attempt {node.attempt}, dispatched at {_clock(node.dispatched_at)})"
 
 

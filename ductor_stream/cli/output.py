@@ -38,11 +38,11 @@ def print_json(value: Any) -> None:
 
 
 def cell(value: Any) -> Text:
-    """A value as a table shows it: statuses coloured, times without their zone, nothing as a dash."""
+    """A value as a table shows it: statuses coloured, times in UTC, nothing as a dash."""
     if value is None or value == "":
         return Text("–", style="dim")
     if isinstance(value, datetime):
-        return Text(value.strftime("%Y-%m-%d %H:%M:%S"))
+        return Text(value.strftime("%Y-%m-%d %H:%M:%SZ"))
     if isinstance(value, (dict, list)):
         return Text(msgspec.json.encode(value, enc_hook=str).decode())
     text = str(value)

@@ -6,39 +6,21 @@ from typing import Any
 
 import click
 
-from ductor_stream.app import App
 from ductor_stream.cli.connection import connection_options, settings_for
 from ductor_stream.cli.failures import REFUSED, end
 from ductor_stream.cli.loading import load_app
 from ductor_stream.cli.output import answer
-from ductor_stream.config import Settings
 from ductor_stream.kafka.topics import (
-    DEFAULT_PARTITIONS,
-    AdminConfig,
     Problem,
-    TopicPlan,
     check_topics,
     create_topics,
-    plan,
 )
-from ductor_stream.wiring import admin_config, recorded_partitions
+from ductor_stream.wiring.topics import admin_config, planned, recorded_partitions
 
 
 @click.group()
 def topics() -> None:
     """Create an app's Kafka topics, or check that they fit."""
-
-
-def planned(app: App, settings: Settings) -> tuple[AdminConfig, list[TopicPlan]]:
-    """The topics of an app as the configuration wants them."""
-    config = admin_config(app, settings)
-    wanted = plan(
-        config.topics,
-        app.queues(),
-        partitions=settings.partitions or DEFAULT_PARTITIONS,
-        replicas=settings.replicas or -1,
-    )
-    return config, wanted
 
 
 @topics.command()
@@ -48,8 +30,9 @@ def planned(app: App, settings: Settings) -> tuple[AdminConfig, list[TopicPlan]]
 @connection_options
 def create(app: str, as_json: bool, **given: Any) -> None:
     """Create the topics that are missing; what exists is left as it is."""
-    config, wanted = planned(load_app(app), settings_for(**given))
-    created = create_topics(config, wanted)
+    loaded, settings = load_app(app), settings_for(**given)
+    wanted = planned(loaded, settings)
+    created = create_topics(admin_config(loaded, settings), wanted)
 
     def show(value: dict[str, Any]) -> None:
         for name in created:
@@ -66,8 +49,8 @@ def create(app: str, as_json: bool, **given: Any) -> None:
 def check(app: str, as_json: bool, **given: Any) -> None:
     """Say what is wrong with an app's topics. Exit code 4 when a coordinator would refuse them."""
     loaded, settings = load_app(app), settings_for(**given)
-    config, wanted = planned(loaded, settings)
-    found = check_topics(config, wanted, recorded=recorded_partitions(loaded, settings))
+    wanted = planned(loaded, settings)
+    found = check_topics(admin_config(loaded, settings), wanted, recorded=recorded_partitions(loaded, settings))
 
     def show(value: dict[str, Any]) -> None:
         for problem in found:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from concurrent.futures import Future
 
-from ductor_stream.client.ports import Outcome, Question, RunReader
+from ductor_stream.client.ports import RunReader
 from ductor_stream.client.waiting import Waiting
 from ductor_stream.errors import DuctorError, TransientError
+from ductor_stream.outcomes import Outcome, Question
 from ductor_stream.telemetry.logs import get_logger
 
 FIRST_PAUSE_S = 0.01
@@ -82,7 +83,6 @@ class DatabaseFeed:
             _log.warning("outcomes cannot be read for now, trying again", problem=str(error))
         except DuctorError as error:
             self._waiting.fail(error)
-        except Exception as error:
-            # Whoever waits must hear of it, and the thread must live on for the next ones.
+        except Exception as error:  # noqa: BLE001 - whoever waits must hear of it, and the thread live on
             _log.exception("reading outcomes failed")
             self._waiting.fail(error)

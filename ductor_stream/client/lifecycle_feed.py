@@ -10,8 +10,9 @@ import threading
 from collections import OrderedDict
 from concurrent.futures import Future
 
-from ductor_stream.client.ports import REJECTED, ClientLog, Outcome, Question
+from ductor_stream.client.ports import ClientLog
 from ductor_stream.client.waiting import Waiting
+from ductor_stream.outcomes import REJECTED, Outcome, Question
 from ductor_stream.protocol.lifecycle import LifecycleEvent
 
 REMEMBERED = 100_000
@@ -107,12 +108,11 @@ class LifecycleFeed:
             if followed is None:
                 return
             _note(followed, event)
-        for question in self._waiting.questions():
-            if question.run_id == event.run_id:
-                with self._lock:
-                    answer = followed.answer(question)
-                if answer is not None:
-                    self._waiting.settle(question, answer)
+        for question in self._waiting.questions_about(event.run_id):
+            with self._lock:
+                answer = followed.answer(question)
+            if answer is not None:
+                self._waiting.settle(question, answer)
 
 
 def _note(followed: _Followed, event: LifecycleEvent) -> None:

@@ -6,34 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Protocol
 
-import msgspec
-
-from ductor_stream.engine.events import Failure
+from ductor_stream.outcomes import Outcome, Question
 from ductor_stream.ports import Outgoing
 from ductor_stream.protocol.lifecycle import LifecycleEvent
-
-REJECTED = "rejected"
-"""As an outcome's status: the start was refused, a run of that id exists."""
-
-
-class Question(msgspec.Struct, frozen=True):
-    """Whose outcome is asked for: of the run as it is, or of the execution that this start began."""
-
-    run_id: str
-    start_id: str = ""
-
-
-class Outcome(msgspec.Struct, frozen=True):
-    """What is known of an execution. ``status`` is one of the status words, or ``REJECTED``; ``result`` is JSON."""
-
-    run_id: str
-    execution: int
-    status: str
-    workflow: str = ""
-    version: str = ""
-    result: bytes | None = None
-    failure: Failure | None = None
-    reason: str = ""
 
 
 class ClientLog(Protocol):

@@ -7,9 +7,9 @@ import threading
 from collections.abc import Iterable
 from concurrent.futures import Future, InvalidStateError
 
-from ductor_stream.client.ports import REJECTED, Outcome, Question
 from ductor_stream.engine.state import CLOSED
 from ductor_stream.errors import UsageError
+from ductor_stream.outcomes import REJECTED, Outcome, Question
 
 FINAL = CLOSED | {REJECTED}
 
@@ -18,7 +18,7 @@ class Waiting:
     """Who waits for what. Safe to use from any thread; a waiter that gave up is forgotten."""
 
     def __init__(self) -> None:
-        self._futures: dict[Question, list[Future[Outcome]]] = {}
+        self._futures: dict[str, dict[Question, list[Future[Outcome]]]] = {}
         self._lock = threading.Lock()
         self._closed = False
 
@@ -28,19 +28,18 @@ class Waiting:
         with self._lock:
             if self._closed:
                 raise UsageError("the client is closed")
-            self._futures.setdefault(question, []).append(future)
+            self._futures.setdefault(question.run_id, {}).setdefault(question, []).append(future)
         return future
 
     def questions(self) -> list[Question]:
-        """What is still waited for."""
+        """What is still waited for, of all runs."""
         with self._lock:
-            for question in list(self._futures):
-                left = [future for future in self._futures[question] if not future.cancelled()]
-                if left:
-                    self._futures[question] = left
-                else:
-                    del self._futures[question]
-            return list(self._futures)
+            return [question for run_id in list(self._futures) for question in self._open(run_id)]
+
+    def questions_about(self, run_id: str) -> list[Question]:
+        """What is still waited for, of one run."""
+        with self._lock:
+            return self._open(run_id)
 
     def settle(self, question: Question, outcome: Outcome) -> None:
         """Tell whoever waits for it, if the outcome is final."""
@@ -52,7 +51,7 @@ class Waiting:
     def fail(self, error: BaseException) -> None:
         """Tell everyone that there will be no answer."""
         with self._lock:
-            asked = list(self._futures)
+            asked = [question for of_run in self._futures.values() for question in of_run]
         for future in self._taken(asked):
             with contextlib.suppress(InvalidStateError):
                 future.set_exception(error)
@@ -63,6 +62,18 @@ class Waiting:
             self._closed = True
         self.fail(UsageError("the client was closed before the run ended"))
 
+    def _open(self, run_id: str) -> list[Question]:
+        of_run = self._futures.get(run_id, {})
+        for question in list(of_run):
+            of_run[question] = [future for future in of_run[question] if not future.cancelled()]
+            if not of_run[question]:
+                del of_run[question]
+        if not of_run:
+            self._futures.pop(run_id, None)
+        return list(of_run)
+
     def _taken(self, questions: Iterable[Question]) -> list[Future[Outcome]]:
         with self._lock:
-            return [future for question in questions for future in self._futures.pop(question, ())]
+            return [
+                future for question in questions for future in self._futures.get(question.run_id, {}).pop(question, ())
+            ]

@@ -71,7 +71,7 @@ class RunCache:
         self._runs.move_to_end(run_id)
         while len(self._runs) > self._limit:
             _, oldest = self._runs.popitem(last=False)
-            _abandon(oldest)
+            abandon([oldest.live])
         self._metrics.runs_cached.set(len(self._runs))
 
     def drop(self, run_ids: Iterable[str]) -> None:
@@ -79,7 +79,7 @@ class RunCache:
         for run_id in run_ids:
             cached = self._runs.pop(run_id, None)
             if cached is not None:
-                _abandon(cached)
+                abandon([cached.live])
         self._metrics.runs_cached.set(len(self._runs))
 
     def close(self, partitions: Iterable[int]) -> None:
@@ -103,6 +103,8 @@ def cached_from(loaded: LoadedRun) -> Cached:
     return Cached(loaded.record_version, state, history=history, journal_from=loaded.journal_from)
 
 
-def _abandon(cached: Cached) -> None:
-    if cached.live is not None:
-        cached.live.abandon()
+def abandon(lives: Iterable[Live | None]) -> None:
+    """Drop coroutines that nobody will feed again. Left to the garbage collector, their ``finally:`` blocks would run."""
+    for live in lives:
+        if live is not None:
+            live.abandon()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from ductor_stream.coordinator.cache import RunCache
+from ductor_stream.coordinator.cache import RunCache, abandon
 from ductor_stream.coordinator.commit import Committer, Prepared
 from ductor_stream.coordinator.config import CoordinatorConfig
 from ductor_stream.coordinator.conflict import Conflicts
@@ -75,7 +75,7 @@ class Coordinator:
         letters = DeadLetters(topics, encoder, metrics)
         memory = (self.cache, self.timers, self.heartbeats)
         self.intake = Intake(config, topics, ports, (decoder, encoder, letters), memory, metrics, partitions)
-        self.ticker = Ticker(config, definitions, self.store, self.clock, (decoder, letters), metrics)
+        self.ticker = Ticker(config, definitions, (self.store, self.clock), self.cache, (decoder, letters), metrics)
         self.committer = Committer(config, topics, encoder, self.local, (self.dispatcher, self.heartbeats), metrics)
         self.conflicts = Conflicts(config, self.store, self.clock, letters, metrics, jitter)
         self.undelivered = Undelivered(config, topics, self.clock, (letters, tasks), metrics)
@@ -169,8 +169,13 @@ class Coordinator:
         runs = self.cache.load({entry.run_id: None for entry in entries})
         ticked = self.ticker.tick_all(work, entries, runs)
         self.metrics.ticks.inc(len(ticked))
-        counts = self.log.partition_counts()
-        return self.committer.prepare(work, ticked, self.ownership.owned, counts, self.clock.now())
+        try:
+            counts = self.log.partition_counts()
+            return self.committer.prepare(work, ticked, self.ownership.owned, counts, self.clock.now())
+        except BaseException:
+            self.cache.drop([one.run_id for one in ticked])
+            abandon(one.tick.live for one in ticked if one.tick is not None)
+            raise
 
     def commit(self, prepared: Prepared) -> int:
         """The durability boundary: everything of the batch lands in Postgres, or nothing does (R3)."""
@@ -216,6 +221,7 @@ class Coordinator:
         if losers:
             self.metrics.conflicts.inc()
         self.cache.drop(prepared.kept)
+        abandon(cached.live for cached in prepared.kept.values())
         for queue in prepared.reserved:
             if self.local is not None:
                 self.local.cancel_reservation(queue)
@@ -235,8 +241,7 @@ class Coordinator:
         try:
             self.undelivered.take(work, self.ownership.owned, self.dispatcher)
             self.advance(work)
-        except Exception as error:
-            # The next owner redrives what is not recorded as confirmed: a batch or two (R5).
+        except Exception as error:  # noqa: BLE001 - the next owner redrives what is not recorded: a batch or two (R5)
             _log.warning("partitions let go without a last commit", error=str(error))
 
     def gone(self, partitions: frozenset[int]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 import structlog
 
-from ductor_stream.coordinator.cache import Cached
+from ductor_stream.coordinator.cache import Cached, RunCache
 from ductor_stream.coordinator.config import CoordinatorConfig
 from ductor_stream.coordinator.definitions import Definitions
 from ductor_stream.coordinator.letters import DeadLetters
@@ -39,13 +39,14 @@ class Ticker:
         self,
         config: CoordinatorConfig,
         definitions: Definitions,
-        store: RunStore,
-        clock: Clock,
+        ports: tuple[RunStore, Clock],
+        cache: RunCache,
         codec: tuple[InboundDecoder, DeadLetters],
         metrics: Metrics,
     ) -> None:
-        self._config, self._definitions, self._store = config, definitions, store
-        self._clock, self._metrics = clock, metrics
+        self._config, self._definitions = config, definitions
+        self._store, self._clock = ports
+        self._cache, self._metrics = cache, metrics
         self._decoder, self._letters = codec
 
     def known(self, entries: Sequence[Entry]) -> set[tuple[str, str, str]]:
@@ -74,9 +75,9 @@ class Ticker:
             return ticked
         try:
             self._apply(work, ticked)
-        except Exception as error:
-            # Whatever it is, it must not take the batch, the partition or the process along (R11).
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must not take the batch along (R11)
             _log.exception("run cannot be ticked", run_id=run_id)
+            self._cache.drop([run_id])
             return self._set_aside(work, Ticked(run_id, ticked.partition, entries, before), error)
         return ticked
 

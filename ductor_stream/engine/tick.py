@@ -77,8 +77,12 @@ def tick(
     execution of a run without state. The input is not changed.
     """
     pass_ = _Pass(definitions, state, live, history)
-    for stamped in events:
-        pass_.apply(run_id, stamped, execution)
+    try:
+        for stamped in events:
+            pass_.apply(run_id, stamped, execution)
+    except BaseException:
+        pass_.forget()
+        raise
     draft = pass_.draft
     if draft is None:
         return Tick(None, [], [], None, None)
@@ -119,7 +123,7 @@ class _Pass:
             now = max(stamped.now, self.draft.header.now)
             facts = reduce(self.draft, event, now)
             if self.draft.header.execution != before:
-                self._forget()
+                self.forget()
         if facts is None:
             return
         header = self.draft.header
@@ -128,7 +132,7 @@ class _Pass:
         decisions, parked = self._plan(facts) if facts else (None, None)
         self.records.append(Record(header.execution, header.seq, now, event, decisions, parked))
         if self.draft.state.closed:
-            self._forget()
+            self.forget()
 
     def _plan(self, facts: list[Held]) -> tuple[list[AnyDecision] | None, Parked | None]:
         assert self.draft is not None
@@ -138,7 +142,7 @@ class _Pass:
             return None, None
         outcome = self._ask(facts)
         if isinstance(outcome, Parked):
-            self._forget()
+            self.forget()
             _park(draft, outcome, facts)
             return None, outcome
         decide(draft, outcome)
@@ -168,7 +172,7 @@ class _Pass:
             return problem
         return live
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
         if self.live is not None:
             self.live.abandon()
             self.live = None

@@ -94,9 +94,9 @@ def decoder_for(type: Any) -> msgspec.json.Decoder[Any]:
 
 def _build_decoder(type: Any) -> msgspec.json.Decoder[Any]:
     try:
-        unknown = _first_foreign(msgspec.inspect.type_info(type))
-        if unknown is not None:
-            raise InvalidValue(f"{unknown} cannot cross the wire: use a dataclass, a msgspec.Struct or a plain type")
+        fault = _first_fault(msgspec.inspect.type_info(type))
+        if fault is not None:
+            raise InvalidValue(fault)
         return msgspec.json.Decoder(type, dec_hook=forms.dec_hook)
     except (TypeError, ValueError, NameError) as error:
         raise InvalidValue(f"{_named(type)} cannot cross the wire: {_said(error)}") from error
@@ -105,10 +105,18 @@ def _build_decoder(type: Any) -> msgspec.json.Decoder[Any]:
 _cached_decoder: Callable[[Any], msgspec.json.Decoder[Any]] = functools.lru_cache(maxsize=1024)(_build_decoder)
 
 
-def _first_foreign(found: Any, seen: frozenset[int] = frozenset()) -> str | None:
-    """The name of the first class below a type that neither msgspec nor a pydantic model can read."""
+_SETS = (msgspec.inspect.SetType, msgspec.inspect.FrozenSetType)
+
+
+def _first_fault(found: Any, seen: frozenset[int] = frozenset()) -> str | None:
+    """What is wrong with a type or with one below it: a class that nobody here can read, a set without an order."""
     if isinstance(found, msgspec.inspect.CustomType):
-        return None if hasattr(found.cls, "model_validate") else found.cls.__qualname__
+        if hasattr(found.cls, "model_validate"):
+            return None
+        named = found.cls.__qualname__
+        return f"{named} cannot cross the wire: use a dataclass, a msgspec.Struct or a plain type"
+    if isinstance(found, _SETS) and isinstance(found.item_type, _SETS):
+        return "a set of sets cannot cross the wire in a fixed order: use a list of sets"
     if id(found) in seen:
         return None
     if isinstance(found, (list, tuple)):
@@ -118,7 +126,7 @@ def _first_foreign(found: Any, seen: frozenset[int] = frozenset()) -> str | None
     else:
         return None
     below = seen | {id(found)}
-    return next((name for part in parts if (name := _first_foreign(part, below)) is not None), None)
+    return next((fault for part in parts if (fault := _first_fault(part, below)) is not None), None)
 
 
 def _why_not_encodable(value: Any, error: Exception) -> str:

@@ -23,16 +23,25 @@ logger = logging.getLogger("ductor_stream.kafka.group")
 
 Protocol = Literal["consumer", "classic"]
 
-NO_NEW_PROTOCOL = frozenset(
-    {
+NO_NEW_PROTOCOL = tuple(
+    KafkaError(code).str()
+    for code in (
         KafkaError.UNSUPPORTED_VERSION,
         KafkaError._UNSUPPORTED_FEATURE,
         KafkaError.UNSUPPORTED_ASSIGNOR,
         KafkaError.GROUP_ID_NOT_FOUND,
         KafkaError.INCONSISTENT_GROUP_PROTOCOL,
-    }
+        KafkaError.UNRELEASED_INSTANCE_ID,
+    )
 )
-"""What a broker says that lacks KIP-848, its `range` assignor, or may not convert a group with classic members."""
+"""What a broker says that lacks KIP-848, its `range` assignor, or may not convert a group with classic members.
+
+The last one: a process was killed and comes back under its stable name before its session has ended. The new
+protocol would make it wait for that (up to 45 s by the broker's defaults), and its partitions would move to others
+and back. A member that joins by the classic protocol takes the old one's place at once, in a group of either kind.
+
+Texts, since the client reports every fatal error of a consumer under one and the same code.
+"""
 
 COMMIT_SECONDS = 1.0
 """Between two commits of offsets to Kafka; they are for lag tools, which look every few seconds."""
@@ -40,8 +49,16 @@ COMMIT_SECONDS = 1.0
 SETTLE_SECONDS = 0.01
 """How long to wait for records while the client has still to accept a seek."""
 
-FIRST_REJOIN_SECONDS, LONGEST_REJOIN_SECONDS = 0.2, 5.0
-"""Pause before a new consumer after a fatal error: doubled from the first to the longest, from then on the same."""
+FIRST_REJOIN_SECONDS, LONGEST_REJOIN_SECONDS = 0.2, 2.0
+"""Pause before a new consumer after a fatal error: doubled from the first to the longest, from then on the same.
+
+The usual one is a process that was killed and comes back under its stable name before the broker has given up the
+old member (new protocol): the longest pause is what it may come late by.
+"""
+
+
+def _is_fatal(error: KafkaError) -> bool:
+    return bool(error.fatal()) or error.code() == KafkaError._FATAL
 
 
 class Joining(msgspec.Struct, frozen=True):
@@ -72,7 +89,7 @@ class GroupMember:
         self._rejoin_seconds = FIRST_REJOIN_SECONDS
         self._rejoin_at: float | None = None
         self._down = ""
-        self._fatal: KafkaError | None = None
+        self._fatal = ""
         self._join()
 
     @property
@@ -119,9 +136,9 @@ class GroupMember:
             self._heard_error(error.args[0])
         for message in messages:
             problem = message.error()
-            if problem is not None and (problem.fatal() or message.topic() is None):
+            if problem is not None and (_is_fatal(problem) or message.topic() is None):
                 self._heard_error(problem)
-        if self._fatal is not None:
+        if self._fatal:
             self._begin_anew(self._fatal)
             return []
         return messages
@@ -220,7 +237,7 @@ class GroupMember:
 
     def _join(self) -> None:
         self._membership = Membership()
-        self._fatal = None
+        self._fatal = ""
         self._client = self._joining.make(self.protocol, self._heard_error)
         self.positions = Positions(self._client, self._topics, incremental=self.protocol == "consumer")
         self._client.subscribe(
@@ -232,14 +249,14 @@ class GroupMember:
         logger.info("joining group %s by the %s protocol", self._topics.coordinator_group, self.protocol)
 
     def _heard_error(self, error: KafkaError) -> None:
-        if error.fatal():
-            self._fatal = error
+        if _is_fatal(error):
+            self._fatal = error.str()
         elif error.code() == KafkaError._ALL_BROKERS_DOWN:
             self._down = error.str()
         else:
             logger.warning("consumer: %s", error.str())
 
-    def _begin_anew(self, error: KafkaError) -> None:
+    def _begin_anew(self, error: str) -> None:
         """A fatal error ends the client: what it held is lost, and another one joins after a pause."""
         lost = self._broken(self._membership.held)
         self._membership.take(self._membership.held)
@@ -247,14 +264,14 @@ class GroupMember:
         if lost:
             self._told.append(("lost", lost))
         self._close_client()
-        if error.code() in NO_NEW_PROTOCOL and self.protocol == "consumer":
+        if self.protocol == "consumer" and any(text in error for text in NO_NEW_PROTOCOL):
             if len(self._protocols) == 1:
-                raise InvalidConfig(f"protocol = consumer, but the broker answers: {error.str()}")
-            logger.warning("no group of the new protocol here (%s), using the classic one", error.str())
+                raise InvalidConfig(f"protocol = consumer, but the broker answers: {error}")
+            logger.warning("not by the new protocol, going on by the classic one: %s", error)
             del self._protocols[0]
             self._rejoin_at = time.monotonic()
             return
-        logger.error("fatal consumer error, joining again in %.1f s: %s", self._rejoin_seconds, error.str())
+        logger.error("fatal consumer error, joining again in %.1f s: %s", self._rejoin_seconds, error)
         self._rejoin_at = time.monotonic() + self._rejoin_seconds
         self._rejoin_seconds = min(self._rejoin_seconds * 2, LONGEST_REJOIN_SECONDS)
 

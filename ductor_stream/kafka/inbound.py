@@ -50,7 +50,9 @@ class Positions:
         self._moved: set[Place] = set()
         self._ends: dict[Place, int] = {}
         self.out_of_range: set[Place] = set()
-        """Places whose position the broker does not have; they are at rest until ``restart``."""
+        """Places whose position the broker does not have; nothing is handed out of them until ``restart``."""
+        self.renewed: set[Place] = set()
+        """Those of them whose topic is another one now, so that the position means nothing."""
 
     # -- assignment (called in rebalances) -----------------------------------------------------
 
@@ -146,6 +148,12 @@ class Positions:
             place for place in self._assigned if place[1] in back and place in self._next and place not in self._wanted
         )
 
+    def renew(self, topic: Inbound) -> None:
+        """The topic was deleted and created anew: nothing more is handed out of it before ``restart``."""
+        places = {place for place in self._next if place[0] == topic}
+        self.out_of_range |= places
+        self.renewed |= places
+
     def position(self, place: Place) -> int:
         """The offset of the next record to hand out (``UNREAD``: the earliest one)."""
         return self._next.get(place, UNREAD)
@@ -167,7 +175,9 @@ class Positions:
         if topic is None or partition is None:
             return None
         place = (topic, partition)
-        if place not in self._next or place in self._moved or self._wanted.get(place, ACCEPTED) != ACCEPTED:
+        if place not in self._next or place in self._moved or place in self.out_of_range:
+            return None
+        if self._wanted.get(place, ACCEPTED) != ACCEPTED:
             return None
         offset = message.offset() or 0
         error = message.error()
@@ -192,6 +202,7 @@ class Positions:
         """What was known of these places is void, and what is in hand of them is stale."""
         self._moved |= places
         self.out_of_range -= places
+        self.renewed -= places
         for place in places:
             self._next.pop(place, None)
             self._wanted.pop(place, None)

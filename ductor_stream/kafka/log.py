@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -14,7 +15,7 @@ from ductor_stream.kafka import group
 from ductor_stream.kafka.offsets import Gap, OffsetQuestions
 from ductor_stream.kafka.options import client_options, open_client
 from ductor_stream.kafka.producer import RecordProducer
-from ductor_stream.kafka.watch import ClusterWatch
+from ductor_stream.kafka.watch import ClusterWatch, TopicState
 from ductor_stream.ports import INBOUND, UNREAD, Acknowledged, Inbound, Outgoing, Ownership, Received
 from ductor_stream.protocol.topics import Topics
 
@@ -38,6 +39,20 @@ class KafkaLogConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that ``close`` waits for acknowledgements."""
 
 
+class _Announced:
+    """An ``Ownership`` that lets the log know of an assignment before the coordinator does."""
+
+    def __init__(self, ownership: Ownership, heard_assigned: Callable[[], None]) -> None:
+        self._heard_assigned = heard_assigned
+        self._assigned = ownership.assigned
+        self.revoked = ownership.revoked
+        self.lost = ownership.lost
+
+    def assigned(self, partitions: frozenset[int]) -> None:
+        self._heard_assigned()
+        self._assigned(partitions)
+
+
 class KafkaLog:
     """Kafka as the coordinator needs it. One thread uses it, except ``healthy``, ``problem`` and the cached answers.
 
@@ -56,19 +71,26 @@ class KafkaLog:
         self._member: group.GroupMember | None = None
         self._offsets = OffsetQuestions(self._admin, config.topics, config.request_timeout)
         self._gaps: list[Gap] = []
+        self._outdated = False
+        self._noticed: Mapping[str, TopicState] = {}
+        self._inbound_ids: dict[Inbound, str] = {}
 
     # -- group and records ---------------------------------------------------------------------
 
     def subscribe(self, ownership: Ownership) -> None:
         """Join the group. Raises TopicsNotReady, LogUnavailable, InvalidConfig."""
         known = self._watch.states(self._config.request_timeout)
-        missing = [name for name in map(self._topics.inbound, INBOUND) if name not in known]
-        if missing:
+        inbound = [self._topics.inbound(short) for short in INBOUND]
+        if not known.keys() >= set(inbound):
+            # They may have been created a moment ago.
+            known = self._watch.states(self._config.request_timeout, anew=True)
+        if missing := [name for name in inbound if name not in known]:
             raise TopicsNotReady(f"missing: {', '.join(missing)}; run `ductor-stream topics create`")
         protocols: tuple[group.Protocol, ...] = (
             ("consumer", "classic") if self._config.protocol == "auto" else (self._config.protocol,)
         )
-        self._member = group.GroupMember(group.Joining(self._topics, self._make_consumer, protocols), ownership)
+        joining = group.Joining(self._topics, self._make_consumer, protocols)
+        self._member = group.GroupMember(joining, _Announced(ownership, self._heard_assigned))
 
     def poll(self, timeout: float, limit: int) -> list[Received]:
         """Wait at most ``timeout`` seconds for the first record, then take what is there, at most ``limit``.
@@ -80,10 +102,11 @@ class KafkaLog:
         if self._member is None:
             self._producer.serve(timeout)
             return []
+        self._notice_renewed(self._member)
+        self._gaps += self._offsets.mend(self._member.positions)
         try:
             return self._member.poll(timeout, limit)
         finally:
-            self._gaps += self._offsets.mend(self._member.positions)
             self._producer.serve()
 
     def seek(self, partition: int, offsets: Mapping[Inbound, int]) -> None:
@@ -91,6 +114,10 @@ class KafkaLog:
         member = self._group()
         if partition not in member.whole:
             raise OwnershipLost(frozenset({partition}))
+        if self._outdated:
+            with contextlib.suppress(LogUnavailable):
+                self._states()
+        self._notice_renewed(member)
         member.positions.seek(partition, self._earliest(partition, offsets))
 
     def pause(self, partitions: Iterable[int]) -> None:
@@ -143,12 +170,16 @@ class KafkaLog:
         return self._ask(partition, "start")
 
     def topic_ids(self) -> dict[str, str]:
-        """Ids by full name of all topics of the namespace, a few seconds old at most. Raises LogUnavailable."""
-        return {name: state.id for name, state in self._watch.states(self._config.request_timeout).items()}
+        """Ids by full name of all topics of the namespace, a few seconds old. Raises LogUnavailable.
+
+        The first answer after an assignment is no older than that: topics that were deleted and re-created are
+        assigned anew, and must not be taken for the old ones.
+        """
+        return {name: state.id for name, state in self._states().items()}
 
     def partition_counts(self) -> dict[str, int]:
         """Partition counts by full name of all topics of the namespace, a few seconds old. Raises LogUnavailable."""
-        return {name: state.partitions for name, state in self._watch.states(self._config.request_timeout).items()}
+        return {name: state.partitions for name, state in self._states().items()}
 
     def look_again(self) -> None:
         """Ask for the topics anew, soon (a queue of which nothing is known, an unknown topic)."""
@@ -176,6 +207,28 @@ class KafkaLog:
         if self._member is None:
             raise LogUnavailable("the group was not joined")
         return self._member
+
+    def _notice_renewed(self, member: group.GroupMember) -> None:
+        """A topic with another id is another log, even where the old position exists in it: no silent jump."""
+        states = self._watch.latest
+        if states is self._noticed:
+            return
+        self._noticed = states
+        for topic in INBOUND:
+            state = states.get(self._topics.inbound(topic))
+            if state is None:
+                continue
+            if self._inbound_ids.get(topic, state.id) != state.id:
+                member.positions.renew(topic)
+            self._inbound_ids[topic] = state.id
+
+    def _heard_assigned(self) -> None:
+        self._outdated = True
+
+    def _states(self) -> Mapping[str, TopicState]:
+        states = self._watch.states(self._config.request_timeout, anew=self._outdated)
+        self._outdated = False
+        return states
 
     def _earliest(self, partition: int, offsets: Mapping[Inbound, int]) -> Mapping[Inbound, int]:
         """Offsets with ``UNREAD`` resolved: the client takes half a second longer to start at a logical one."""

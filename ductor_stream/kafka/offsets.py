@@ -13,7 +13,7 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPar
 from ductor_stream.errors import LogUnavailable
 from ductor_stream.kafka.inbound import Positions
 from ductor_stream.kafka.membership import Place
-from ductor_stream.ports import Inbound
+from ductor_stream.ports import UNREAD, Inbound
 from ductor_stream.protocol.topics import Topics
 
 logger = logging.getLogger("ductor_stream.kafka.offsets")
@@ -32,8 +32,8 @@ _Spec: Any = admin.OffsetSpec  # type: ignore[attr-defined]  # exported at run t
 class Gap(msgspec.Struct, frozen=True):
     """Records of a partition that were lost unread: offsets ``from_offset`` up to, but without, ``to_offset``.
 
-    ``to_offset`` below ``from_offset``: the log is shorter than our position (re-created or truncated), reading goes
-    on at ``to_offset``, and what stood between its new end and our position is not known.
+    ``to_offset`` not above ``from_offset``: the topic was re-created, or its log truncated; reading goes on at
+    ``to_offset``, and how much stood unread from ``from_offset`` on is not known.
     """
 
     topic: Inbound
@@ -92,9 +92,9 @@ class OffsetQuestions:
                 logger.warning("%s is out of range and its broker does not answer: %s", place, error)
                 continue
             position = positions.position(place)
-            if start <= position <= end:
+            if start <= position <= end and place not in positions.renewed:
                 start = position
-            else:
+            elif position != UNREAD:
                 logger.error("%s: records from %s on lost unread, going on at %s", place, position, start)
                 gaps.append(Gap(*place, from_offset=position, to_offset=start))
             positions.restart(place, start)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -34,6 +35,9 @@ CONTROL_RETENTION_MS = 3_600_000
 LIFECYCLE_RETENTION_MS = 7 * DAY_MS
 DEAD_LETTER_RETENTION_MS = 90 * DAY_MS
 """People look at them."""
+
+VISIBLE_SECONDS = 0.05
+"""Between two looks for a topic that was just created."""
 
 LARGEST_RECORD_BYTES = 1_048_588
 """Kafka's own default, stated: a payload of 900,000 bytes with its envelope and headers fits."""
@@ -121,7 +125,17 @@ def create_topics(config: AdminConfig, plans: Sequence[TopicPlan]) -> list[str]:
                 raise LogUnavailable(f"Kafka does not create {name}: {error}") from error
             except KafkaException as error:
                 _unless_there(name, error)
+        _await_visible(admin, created, config.timeout)
     return sorted(created)
+
+
+def _await_visible(admin: AdminClient, names: Sequence[str], timeout: float) -> None:
+    """Brokers learn of a new topic a moment after it was made: return when it can be used."""
+    deadline = time.monotonic() + timeout
+    while missing := set(names) - describe(admin, list(names), timeout).keys():
+        if time.monotonic() > deadline:
+            raise LogUnavailable(f"created, but Kafka does not show them yet: {', '.join(sorted(missing))}")
+        time.sleep(VISIBLE_SECONDS)
 
 
 def _unless_there(name: str, error: KafkaException) -> None:

@@ -88,8 +88,12 @@ class ClusterWatch:
         self._prefix = namespace_prefix(topics)
         self._inbound = [topics.inbound(short) for short in INBOUND]
         self._names = set(self._inbound)
-        self._states: Mapping[str, TopicState] = {}
-        self._answered_at: float | None = None
+        self.latest: Mapping[str, TopicState] = {}
+        """The last answer, however old: another object for every answer. Empty before the first."""
+        self._answered_at = 0.0
+        """0 until there is a first answer."""
+        self._asked_at = 0.0
+        """When the question was asked that was answered last."""
         self._listed_at: float | None = None
         self._problem = "Kafka was not asked yet"
         self._answered = threading.Condition()
@@ -110,8 +114,7 @@ class ClusterWatch:
 
     def healthy(self) -> bool:
         """Whether the broker answered within the last seven seconds."""
-        answered_at = self._answered_at
-        return answered_at is not None and time.monotonic() - answered_at < HEALTHY_SECONDS
+        return bool(self._answered_at) and time.monotonic() - self._answered_at < HEALTHY_SECONDS
 
     def problem(self) -> str:
         """What was wrong with the last request, empty if nothing was."""
@@ -122,18 +125,19 @@ class ClusterWatch:
         self._listed_at = None
         self._wake.set()
 
-    def states(self, wait: float = 5.0) -> Mapping[str, TopicState]:
-        """The topics of the namespace by full name. Waits ``wait`` seconds for a first answer. Raises LogUnavailable."""
-        deadline = time.monotonic() + wait
+    def states(self, wait: float = 5.0, *, anew: bool = False) -> Mapping[str, TopicState]:
+        """The topics of the namespace by full name. Raises LogUnavailable.
+
+        Waits at most ``wait`` seconds for a first answer; with ``anew`` for one to a question asked from now on.
+        """
+        not_before = time.monotonic() if anew else 0.0
+        if anew:
+            self._wake.set()
         with self._answered:
-            while self._answered_at is None and not self._closed:
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    break
-                self._answered.wait(left)
-        if self._answered_at is None or time.monotonic() - self._answered_at > FRESH_SECONDS:
-            raise LogUnavailable(f"Kafka does not answer: {self._problem}")
-        return self._states
+            answered = self._answered.wait_for(lambda: self._asked_at >= not_before and self._answered_at, wait)
+        if not answered or time.monotonic() - self._answered_at > FRESH_SECONDS:
+            raise LogUnavailable(f"Kafka does not answer: {self._problem or 'no answer yet'}")
+        return self.latest
 
     # -- in the thread -----------------------------------------------------------------------
 
@@ -161,7 +165,8 @@ class ClusterWatch:
         states = describe(self._admin, sorted(self._names), ANSWER_SECONDS)
         self._admin.poll(0)
         with self._answered:
-            self._states = states
+            self.latest = states
+            self._asked_at = now
             self._answered_at = time.monotonic()
             self._answered.notify_all()
 

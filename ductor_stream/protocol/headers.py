@@ -20,6 +20,7 @@ SOURCE_OFFSET = "ductor-source-offset"
 REFERENCE = "ductor-reference"
 NULL_KEY = "ductor-null-key"
 NULL_VALUE = "ductor-null-value"
+CUT_KEY = "ductor-cut-key"
 
 Headers = Sequence[tuple[str, bytes | None]]
 

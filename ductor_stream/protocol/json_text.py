@@ -8,7 +8,9 @@ import re
 import msgspec
 from msgspec import Raw
 
-_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+# The closing quote is optional, so that a match never fails: else one string without an end, full of escaped quotes,
+# would be tried again from each of them, which takes hours for a megabyte.
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
 _STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _NOT_BRACKETS = bytes(c for c in range(256) if c not in _STEP)
 # A backslash takes the character after it along, so that an escaped backslash before "ud800" is no escape.
@@ -21,7 +23,7 @@ _document = msgspec.json.Decoder(Raw)
 def nesting(text: bytes) -> int:
     """How many arrays and objects stand within each other at the deepest place (of what may be no JSON at all)."""
     brackets = _STRING.sub(b"", text).translate(None, _NOT_BRACKETS)
-    return max(itertools.accumulate(map(_STEP.__getitem__, brackets)), default=0)
+    return max(itertools.accumulate(map(_STEP.__getitem__, brackets), initial=0))
 
 
 def too_deep(text: bytes, limit: int) -> bool:

@@ -47,6 +47,9 @@ MAX_CONTEXT_BYTES = 8_192
 
 MAX_CONTEXT_HEADERS = 32
 
+MAX_LETTER_KEY_BYTES = 16_384
+"""The key of a dead letter. Far beyond any run id, and small beside the record that it must fit into."""
+
 MAX_REASON = 1_000
 """Characters of a sentence: a command's reason, a dead letter's error. Longer ones are cut."""
 

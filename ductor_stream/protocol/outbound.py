@@ -8,12 +8,14 @@ import msgspec
 from msgspec import Raw
 
 from ductor_stream.engine.actions import DispatchAttempt, EmitLifecycle, StopAttempt
+from ductor_stream.engine.definition import StepOptions
 from ductor_stream.engine.ids import idempotency_key, partition_of
+from ductor_stream.engine.state import Node
 from ductor_stream.errors import InvariantViolation
 from ductor_stream.ports import Outgoing
 from ductor_stream.protocol import headers, lifecycle, messages
 from ductor_stream.protocol.failures import clean
-from ductor_stream.protocol.limits import MAX_CONTEXT_BYTES, MAX_REASON
+from ductor_stream.protocol.limits import MAX_CONTEXT_BYTES, MAX_LETTER_KEY_BYTES, MAX_REASON
 from ductor_stream.protocol.registry import SchemaRegistry
 from ductor_stream.protocol.times import rfc3339
 from ductor_stream.protocol.topics import Topics
@@ -57,32 +59,33 @@ class Encoder:
         ``partitions`` is the number of the queue's topic; None (not known yet) lets the key decide.
         """
         node = action.node
-        options = node.options
-        if options is None:
+        if node.options is None:
             raise InvariantViolation(f"run {run_id}: node {node.node_id} of kind {node.kind} cannot be dispatched")
+        return Outgoing(
+            self._topics.tasks(node.options.queue),
+            run_id.encode(),
+            self._writer.write(self._task(run_id, action.execution, node, node.options, now_ms)),
+            headers.wire_headers(context),
+            task_partition(run_id, action.execution, node.node_id, partitions),
+        )
+
+    def _task(self, run_id: str, execution: int, node: Node, options: StepOptions, now_ms: int) -> messages.Task:
         closes = options.schedule_to_close_ms
-        message = messages.Task(
+        return messages.Task(
             run_id=run_id,
-            execution=action.execution,
+            execution=execution,
             node_id=node.node_id,
             generation=node.generation,
             attempt=node.attempt,
             step=node.name,
             input=Raw(node.input or b"[]"),
-            idempotency_key=idempotency_key(self._topics.namespace, run_id, action.execution, node.node_id),
+            idempotency_key=idempotency_key(self._topics.namespace, run_id, execution, node.node_id),
             dispatched_at=rfc3339(now_ms),
             start_to_close_ms=options.start_to_close_ms,
             schedule_to_start_ms=options.schedule_to_start_ms,
             deadline_at=None if closes is None else rfc3339(node.created_at + closes),
             heartbeat_timeout_ms=options.silence_ms,
             results_topic=self._results,
-        )
-        return Outgoing(
-            self._topics.tasks(options.queue),
-            run_id.encode(),
-            self._writer.write(message),
-            headers.wire_headers(context),
-            task_partition(run_id, action.execution, node.node_id, partitions),
         )
 
     def stop(self, run_id: str, action: StopAttempt) -> Outgoing:
@@ -113,7 +116,10 @@ class Encoder:
         return self._record(self._topics.wakeups, run_id, messages.Wakeup(run_id=run_id))
 
     def dead_letter(self, letter: DeadLetter) -> Outgoing:
-        """The original bytes with the reason. A null key and a null value are told from empty ones by a header."""
+        """The original bytes with the reason. A null key and a null value are told from empty ones by a header.
+
+        A letter of a value of at most ``MAX_RECORD_BYTES`` always fits the broker's default.
+        """
         marks = [
             (headers.REASON, letter.reason.encode("utf-8", "replace")),
             (headers.ERROR, clean(letter.error, MAX_REASON).encode("utf-8", "replace")),
@@ -121,14 +127,19 @@ class Encoder:
             (headers.SOURCE_PARTITION, str(letter.partition).encode()),
             (headers.SOURCE_OFFSET, str(letter.offset).encode()),
         ]
+        key = letter.key or b""
         if letter.key is None:
             marks.append((headers.NULL_KEY, b"1"))
+        elif len(key) > MAX_LETTER_KEY_BYTES:
+            # It is no run id, and whole it could make a letter that no broker takes: a dead letter must not fail.
+            marks.append((headers.CUT_KEY, str(len(key)).encode()))
+            key = key[:MAX_LETTER_KEY_BYTES]
         if letter.reference is not None:
             marks.append((headers.REFERENCE, letter.reference.encode()))
         elif letter.value is None:
             marks.append((headers.NULL_VALUE, b"1"))
         value = b"" if letter.reference is not None else letter.value or b""
-        return Outgoing(self._topics.dead_letters, letter.key or b"", value, _original(letter.headers) + marks)
+        return Outgoing(self._topics.dead_letters, key, value, _original(letter.headers) + marks)
 
     def _record(self, topic: str, run_id: str, message: messages.WireMessage) -> Outgoing:
         return Outgoing(topic, run_id.encode(), self._writer.write(message), headers.wire_headers())
@@ -149,6 +160,7 @@ _OURS = frozenset(
         headers.REFERENCE,
         headers.NULL_KEY,
         headers.NULL_VALUE,
+        headers.CUT_KEY,
     }
 )
 

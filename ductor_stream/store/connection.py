@@ -135,7 +135,10 @@ def _open(
     dsn: str, arguments: Mapping[str, Any], options: StoreOptions, settings: Mapping[str, str]
 ) -> OwnedConnection:
     connection: OwnedConnection | None = None
-    own = _bounds(options) | settings  # set after connecting, so that they win over the connection string (protocol 29)
+    own = {
+        **_bounds(options),
+        **settings,
+    }  # set after connecting, so that they win over the connection string (protocol 29)
     try:
         connection = OwnedConnection.connect(dsn, **arguments)
         connection.answer_timeout_s = options.answer_timeout_ms / 1000

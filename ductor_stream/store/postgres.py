@@ -88,7 +88,8 @@ class PostgresStore:
     def take(self, partition: int, token: str) -> Taken:
         """Raise the epoch under a new token, then read what is there in a new statement (protocol 1, 6).
 
-        A session of ours that keeps the row locked beyond ``lock_timeout_ms`` is ended. Raises StoreUnavailable.
+        A session of ours that keeps the row locked beyond ``lock_timeout_ms`` is ended. Raises OwnershipLost when
+        another owner took it meanwhile, StoreUnavailable when somebody else's session keeps it locked.
         """
         with self._asking() as connection:
             committing.roll_back(connection)

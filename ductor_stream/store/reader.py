@@ -10,7 +10,6 @@ from typing import Any, Self
 import psycopg
 
 from ductor_stream.engine.state import decode_records
-from ductor_stream.errors import RunNotFound
 from ductor_stream.store.columns import Int2, Int4, Int8, Moment, Text, Texts, storable
 from ductor_stream.store.connection import StoreOptions, lost, open_reader, translated
 from ductor_stream.store.queries import sql
@@ -30,6 +29,7 @@ _GROWTH = 1.5
 """``wait_closed`` looks after 20 ms, then ever more rarely, down to twice a second: a thousand waiting clients cost
 two thousand lookups by key a second."""
 
+_UNKNOWN = 0  # no namespace has this number: it has no rows
 _ORPHAN = "transitions without a run"
 _REPORTED = 100
 """How many offenders a consistency report names per check."""
@@ -45,16 +45,16 @@ class RunReader:
         options: StoreOptions | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Connect. ``sleep`` (seconds) is what ``wait_closed`` waits with. Raises StoreUnavailable, RunNotFound."""
+        """Connect. ``sleep`` (seconds) is what ``wait_closed`` waits with. Raises StoreUnavailable.
+
+        A namespace that no coordinator has started in yet reads as an empty one.
+        """
         self._dsn = dsn
+        self._name = namespace
+        self._number = _UNKNOWN
         self._options = options or StoreOptions()
         self._sleep = sleep
         self._connection = open_reader(dsn, self._options)
-        rows = self._rows("find_namespace", {"name": Text(namespace)})
-        if not rows:
-            self._connection.close()
-            raise RunNotFound(f"this database has no namespace {namespace!r}: no coordinator has started in it yet")
-        self._ns = rows[0][0]
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
@@ -75,7 +75,10 @@ class RunReader:
         return self._rows(name, self._keyed(run_id=Text(run_id), **params))
 
     def _keyed(self, **params: Any) -> dict[str, Any]:
-        return {"ns": Int2(self._ns), **params}
+        if self._number == _UNKNOWN:
+            rows = self._rows("find_namespace", {"name": Text(self._name)})
+            self._number = rows[0][0] if rows else _UNKNOWN
+        return {"ns": Int2(self._number), **params}
 
     def find_run(self, run_id: str) -> RunRow | None:
         """The run of that id, None if there is none. Raises StoreUnavailable."""
@@ -112,7 +115,7 @@ class RunReader:
         Raises UnknownFormat when a newer release wrote them, StoreUnavailable.
         """
         rows = self._rows_of(run_id, "list_history", after=Int8(after), limit=Int8(limit))
-        return [HistoryEntry(*row[:-1], records=decode_records(row[-1])) for row in rows]
+        return [_entry(*row) for row in rows]
 
     def counts(self) -> dict[tuple[str, str], int]:
         """How many runs there are by (workflow, status), as the batches kept count. Raises StoreUnavailable."""
@@ -172,3 +175,7 @@ class RunReader:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _entry(record_version: int, execution: int, at: int, epoch: int, txid: int, records: bytes) -> HistoryEntry:
+    return HistoryEntry(record_version, execution, at, epoch, txid, decode_records(records))

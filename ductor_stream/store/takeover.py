@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 from psycopg import Connection
 
-from ductor_stream.errors import StoreUnavailable
+from ductor_stream.errors import OwnershipLost, StoreUnavailable
 from ductor_stream.ports import INBOUND, UNREAD, OpenAttempt, Taken
 from ductor_stream.store.columns import Int2, Int4, Int8, Int8s, Text
 from ductor_stream.store.connection import OWNER
@@ -25,7 +25,7 @@ def take(connection: Connection[Any], ns: int, partition: int, token: str) -> Ta
     # A statement of its own, begun after the wait for the row is over: it sees all that the last owner committed.
     row = connection.execute(sql("read_partition"), key | {"epoch": Int8(epoch)}, binary=True).fetchone()
     if row is None:
-        raise StoreUnavailable(f"partition {partition} was taken by another owner meanwhile")
+        raise OwnershipLost(frozenset({partition}))  # overtaken between the raise and this
     offsets, topic_ids, outbox_seq, now, seqs, records = row
     return Taken(
         partition=partition,

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.metrics import MetricWrapperBase
 
 Metric = TypeVar("Metric", bound=MetricWrapperBase)
-Group = Literal["coordinator", "worker", "process"]
+Group = Literal["coordinator", "worker"]
 
 
 class Labelled(dict[str | tuple[str, ...], Metric], Generic[Metric]):

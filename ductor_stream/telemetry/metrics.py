@@ -209,9 +209,6 @@ class Metrics:
         buckets=_FAST,
     )
 
-    # -- process --
-    ready = Single(Gauge, "process", "ductor_ready", "1 when /readyz says so, else 0.")
-
     def __init__(self, registry: CollectorRegistry | None = None, app: str = "") -> None:
         self.registry = registry if registry is not None else CollectorRegistry()
         self.app = app

@@ -9,9 +9,8 @@ from typing import Any, Protocol
 import msgspec
 
 from ductor_stream.ports import Outgoing
-from ductor_stream.protocol.times import rfc3339
 from ductor_stream.protocol.worker import Task
-from ductor_stream.worker.context import CurrentAttempt
+from ductor_stream.worker.context import StopFlag
 from ductor_stream.worker.lane import Lane
 from ductor_stream.worker.slots import Slots
 from ductor_stream.worker.steps import RegisteredStep
@@ -20,6 +19,9 @@ NEVER = float("inf")
 
 SECOND = 1.0
 """The first heartbeat comes at the latest after this, and there is at most one in this time (wire.md)."""
+
+SHORTEST_TIMEOUT_S = 0.1
+"""Heartbeat timeouts below this are treated as this: a worker that does nothing but beat helps nobody."""
 
 CANCEL_GRACE_S = 5.0
 """How long a cancelled coroutine may clean up after its timeout before it is given up like a thread."""
@@ -48,7 +50,7 @@ class Rhythm:
     """When the next heartbeat is due (monotonic seconds). Not thread-safe: its attempt's lock guards it."""
 
     def __init__(self, started: float, timeout_ms: int, automatic: bool) -> None:
-        timeout = timeout_ms / 1000
+        timeout = max(timeout_ms / 1000, SHORTEST_TIMEOUT_S)
         third = timeout / 3
         # A timeout under two seconds would lapse between beats a second apart: half of it must do then.
         self._gap = min(SECOND, timeout / 2)
@@ -85,8 +87,8 @@ class Attempt:
         self.slots = order.slots
         self.step = step
         self.started = started
-        self.started_at = rfc3339(started_ms)
-        self.view: CurrentAttempt
+        self.started_ms = started_ms
+        self.stop = StopFlag()
         self.lock = threading.Lock()
         self.deliveries: list[Delivery] = [order.delivery]
         self.rhythm = Rhythm(started, order.task.heartbeat_timeout_ms, not step.own_heartbeat)
@@ -103,7 +105,7 @@ class Attempt:
 
     def request_stop(self, reason: str) -> None:
         """Ask the step to stop, and interrupt it where that can be done."""
-        self.view.request_stop(reason)
+        self.stop.set(reason)
         if self.run is not None:
             self.run.cancel()
 

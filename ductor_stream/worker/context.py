@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import structlog
 
-from ductor_stream.engine.ids import Fence
 from ductor_stream.errors import CalledOutsideStep
+from ductor_stream.protocol.worker import Task
 from ductor_stream.telemetry.logs import get_logger
 
-Beat = Callable[[Any], None]
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Trial(Protocol):
+    """What the executor knows of a try (``worker.attempt.Attempt``)."""
+
+    task: Task
+    started_ms: int
+    stop: StopFlag
 
 
 class CurrentAttempt:
@@ -31,35 +39,28 @@ class CurrentAttempt:
         deadline: when this try is given up at the latest (aware UTC, by this machine's clock), or None.
     """
 
-    def __init__(
-        self,
-        fence: Fence,
-        attempt: int,
-        idempotency_key: str,
-        deadline: Callable[[], datetime | None],
-        last_details: bytes,
-        beat: Beat,
-    ) -> None:
-        self.run_id = fence.run_id
-        self.execution = fence.execution
-        self.node_id = fence.node_id
-        self.generation = fence.generation
-        self.attempt = attempt
-        self.idempotency_key = idempotency_key
-        self._deadline = deadline
-        self._last_details = last_details
+    def __init__(self, trial: Trial, beat: Callable[[Any, Any], None]) -> None:
+        self._trial = trial
         self._beat = beat
-        self._stop = _StopFlag()
+        task = trial.task
+        self.run_id, self.execution, self.node_id, self.generation = msgspec.structs.astuple(task.fence)
+        self.attempt = task.attempt
+        self.idempotency_key = task.idempotency_key
 
     @cached_property
     def deadline(self) -> datetime | None:
         """When this try is given up at the latest, or None where there is no limit."""
-        return self._deadline()
+        task = self._trial.task
+        limits = [] if task.start_to_close_ms is None else [self._trial.started_ms + task.start_to_close_ms]
+        if task.deadline_at is not None:
+            limits.append(task.deadline_at)
+        return _EPOCH + timedelta(milliseconds=min(limits)) if limits else None
 
     @cached_property
     def last_details(self) -> Any:
         """The details of the last heartbeat of the try before this one, or None."""
-        return msgspec.json.decode(self._last_details) if self._last_details else None
+        details = self._trial.task.heartbeat_details
+        return msgspec.json.decode(details) if details else None
 
     @cached_property
     def log(self) -> structlog.stdlib.BoundLogger:
@@ -78,78 +79,83 @@ class CurrentAttempt:
         At most one a second is sent; the latest details win. Raises InvalidValue where they cannot be written as
         JSON, PayloadTooLarge over 16 KiB.
         """
-        self._beat(details)
+        self._beat(self._trial, details)
 
     @property
     def stop_requested(self) -> bool:
         """Whether nobody wants the result any more: the run was cancelled, or the worker is about to end."""
-        return self._stop.requested
+        return self._trial.stop.requested
 
     @property
     def stop_reason(self) -> str:
         """Why the attempt was asked to stop; empty while it was not."""
-        return self._stop.reason
+        return self._trial.stop.reason
 
     def wait_for_stop(self, timeout: float | None = None) -> bool:
         """Wait at most ``timeout`` seconds until asked to stop; whether it was. For plain functions."""
-        return self._stop.wait(timeout)
+        return self._trial.stop.wait(timeout)
 
     async def stopped(self) -> None:
         """Wait until asked to stop. An async step is cancelled then by itself; this is for what it shields."""
-        await self._stop.wait_async()
+        await self._trial.stop.wait_async()
 
     def raise_if_stopped(self) -> None:
         """Raise ``asyncio.CancelledError`` when asked to stop: a plain function ends as cancelled by it."""
-        if self._stop.requested:
-            raise asyncio.CancelledError(self._stop.reason)
-
-    def request_stop(self, reason: str) -> None:
-        """For the executor: ask the step to stop."""
-        self._stop.set(reason)
+        if self.stop_requested:
+            raise asyncio.CancelledError(self.stop_reason)
 
 
-class _StopFlag:
-    """A flag that threads and event loops can wait for."""
+class StopFlag:
+    """A flag that threads and event loops can wait for. It costs nothing while nobody does: every attempt has one."""
+
+    __slots__ = ("_wakes", "reason", "requested")
 
     def __init__(self) -> None:
+        self.requested = False
         self.reason = ""
-        self._event = threading.Event()
-        self._lock = threading.Lock()
-        self._wakes: set[Callable[[], object]] = set()
-
-    @property
-    def requested(self) -> bool:
-        return self._event.is_set()
+        self._wakes: list[Callable[[], object]] | None = None
 
     def set(self, reason: str) -> None:
-        with self._lock:
-            if self._event.is_set():
+        """Ask to stop; the first reason stays."""
+        with _stop_lock:
+            if self.requested:
                 return
             self.reason = reason
-            self._event.set()
-            wakes = list(self._wakes)
-        for wake in wakes:
+            self.requested = True
+            wakes, self._wakes = self._wakes, None
+        for wake in wakes or ():
             with suppress(RuntimeError):  # a closed loop: nobody waits there any more
                 wake()
 
     def wait(self, timeout: float | None) -> bool:
-        return self._event.wait(timeout)
+        """Block the thread at most ``timeout`` seconds."""
+        event = threading.Event()
+        with self._told(event.set):
+            event.wait(timeout)
+        return self.requested
 
     async def wait_async(self) -> None:
+        """Wait on the event loop that runs."""
         loop, event = asyncio.get_running_loop(), asyncio.Event()
-
-        def wake() -> None:
-            loop.call_soon_threadsafe(event.set)
-
-        with self._lock:
-            if self._event.is_set():
-                return
-            self._wakes.add(wake)
-        try:
+        with self._told(lambda: loop.call_soon_threadsafe(event.set)):
             await event.wait()
-        finally:
-            self._wakes.discard(wake)
 
+    @contextmanager
+    def _told(self, wake: Callable[[], object]) -> Iterator[None]:
+        with _stop_lock:
+            if not self.requested:
+                self._wakes = [*(self._wakes or ()), wake]
+        if self.requested:
+            wake()
+        try:
+            yield
+        finally:
+            with _stop_lock:
+                self._wakes = [other for other in self._wakes or () if other is not wake]
+
+
+_stop_lock = threading.Lock()
+"""One for all flags: they are set and waited for seldom, and a lock for each attempt would cost more."""
 
 running_attempt: ContextVar[CurrentAttempt | None] = ContextVar("ductor_stream_attempt", default=None)
 """The attempt of the step that runs in this context; set by the executor."""

@@ -7,30 +7,25 @@ abandoned first. The same fence never runs twice at a time here.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
-
-import msgspec
 
 from ductor_stream.engine.ids import Fence
 from ductor_stream.errors import InvalidValue
 from ductor_stream.ports import Outgoing
-from ductor_stream.protocol.worker import WorkerCodec
+from ductor_stream.protocol.worker import Task
 from ductor_stream.telemetry.logs import get_logger
-from ductor_stream.telemetry.metrics import Metrics
 from ductor_stream.worker import outcomes
 from ductor_stream.worker.attempt import Attempt, Delivery, Order
-from ductor_stream.worker.clock import WorkerClock
 from ductor_stream.worker.context import CurrentAttempt, running_attempt
 from ductor_stream.worker.lane import Lane
 from ductor_stream.worker.lanes import Lanes
 from ductor_stream.worker.outcomes import Outcome
-from ductor_stream.worker.pulse import Pulse
 from ductor_stream.worker.recent import Recent
-from ductor_stream.worker.reports import Reports, deadline_of, details_json
-from ductor_stream.worker.steps import RegisteredStep
+from ductor_stream.worker.reports import Reports
 from ductor_stream.worker.threads import StepThreads
+from ductor_stream.worker.vigil import ExecutorConfig, Vigil
 
 _log = get_logger(__name__)
 
@@ -40,16 +35,6 @@ _RESULT_BYTES_KEPT = 16 * 1024 * 1024
 
 _STOPS_KEPT = 16_384
 """Stops of attempts that are not here (yet): every worker hears all of them, and most are for others."""
-
-
-class ExecutorConfig(msgspec.Struct, frozen=True):
-    """What an executor is made of. ``worker`` names this process in its reports."""
-
-    steps: Mapping[str, RegisteredStep]
-    worker: str
-    clock: WorkerClock
-    metrics: Metrics
-    codec: WorkerCodec
 
 
 class Executor:
@@ -62,7 +47,7 @@ class Executor:
         self._reports = Reports(config.worker, config.clock, config.codec)
         self._lanes = Lanes(self._steps.values())
         self._threads = StepThreads()
-        self._pulse = Pulse(config.clock.monotonic, self._look, self._lanes.look)
+        self._vigil = Vigil(config, self._reports, self._settle, self._lanes.look)
         self._lock = threading.Lock()
         self._running: dict[Fence, Attempt] = {}
         self._results: Recent[Outgoing] = Recent(_RESULTS_KEPT, _RESULT_BYTES_KEPT, lambda record: len(record.value))
@@ -73,7 +58,7 @@ class Executor:
     def open(self) -> None:
         """Open the resources and start to beat. Raises what a resource raised; may be called again then."""
         self._lanes.open()
-        self._pulse.start()
+        self._vigil.start()
 
     def abandon(self, reason: str) -> None:
         """Report nothing more: ask all attempts to stop, and interrupt those that can be."""
@@ -88,7 +73,7 @@ class Executor:
     def close(self) -> None:
         """Abandon what runs, close the resources, end the threads that can be ended."""
         self.abandon("the worker ends")
-        self._pulse.close()
+        self._vigil.close()
         self._lanes.close()
         self._threads.close()
 
@@ -150,7 +135,11 @@ class Executor:
             found = [self._running[fence] for fence in fences if fence in self._running]
         for attempt in found:
             if not attempt.step.own_heartbeat:
-                self._beat(attempt, self._clock.monotonic())
+                self._vigil.beat(attempt)
+
+    def report_refused(self, task: Task, error: str) -> Outgoing:
+        """The report in place of a result that the broker does not take."""
+        return self._reports.finished(task, self._clock.now(), outcomes.not_taken(task, error))
 
     # -- one attempt ------------------------------------------------------------------------
 
@@ -164,7 +153,7 @@ class Executor:
 
     def _answer(self, order: Order, outcome: Outcome) -> None:
         """Report an outcome without running anything."""
-        record = self._reports.finished(order.task, self._reports.now(), outcome)
+        record = self._reports.finished(order.task, self._clock.now(), outcome)
         self._metrics.worker_attempts[order.queue, outcome.word].inc()
         order.slots.release()
         _deliver(order.delivery, record)
@@ -172,14 +161,6 @@ class Executor:
     def _prepared(self, order: Order) -> Attempt:
         task, started_ms = order.task, self._clock.now()
         attempt = Attempt(order, self._steps[task.step], self._clock.monotonic(), started_ms)
-        attempt.view = CurrentAttempt(
-            task.fence,
-            task.attempt,
-            task.idempotency_key,
-            partial(deadline_of, task, started_ms),
-            task.heartbeat_details or b"",
-            partial(self._note, attempt),
-        )
         if task.dispatched_at is not None:
             self._metrics.queue_wait_seconds[order.queue].observe(max(0, started_ms - task.dispatched_at) / 1000)
         return attempt
@@ -188,18 +169,21 @@ class Executor:
         if attempt.run is not None:
             self._lanes.current.submit(partial(self._run_async, attempt))
         else:
-            self._threads.submit(partial(self._run_plain, attempt))
-        self._pulse.watch(attempt)
+            try:
+                self._threads.submit(partial(self._run_plain, attempt))
+            except RuntimeError as error:
+                self._settle(attempt, outcomes.raised(error))  # the machine gives no more threads
+        self._vigil.watch(attempt)
 
     def _run_plain(self, attempt: Attempt) -> None:
-        running_attempt.set(attempt.view)
+        running_attempt.set(CurrentAttempt(attempt, self._vigil.note))
         try:
             ready = _decoded(attempt, self._lanes.current)
             if isinstance(ready, Outcome):
                 outcome = ready
             else:
                 outcome = outcomes.returned(attempt.step, attempt.step.invoke(*ready))
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 (said below)
             # SystemExit and KeyboardInterrupt too: what a step raises is a failed attempt, never a dead worker.
             outcome = _raised(attempt, error)
         finally:
@@ -209,7 +193,7 @@ class Executor:
     async def _run_async(self, attempt: Attempt, lane: Lane) -> None:
         run = attempt.run
         assert run is not None
-        running_attempt.set(attempt.view)
+        running_attempt.set(CurrentAttempt(attempt, self._vigil.note))
         try:
             if not run.begin(lane):
                 raise outcomes.Interrupted
@@ -218,7 +202,7 @@ class Executor:
                 outcome = ready
             else:
                 outcome = outcomes.returned(attempt.step, await attempt.step.invoke(*ready))
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 (as above)
             outcome = _raised(attempt, error)
         finally:
             run.end()
@@ -239,7 +223,7 @@ class Executor:
             attempt.slots.release()
 
     def _report(self, attempt: Attempt, outcome: Outcome) -> None:
-        record = self._reports.finished(attempt.task, attempt.started_at, outcome)
+        record = self._reports.finished(attempt.task, attempt.started_ms, outcome)
         with self._lock:
             # Together: a redelivery finds the attempt or its result, never neither.
             self._running.pop(attempt.fence, None)
@@ -248,47 +232,6 @@ class Executor:
         self._metrics.worker_attempt_seconds[attempt.queue].observe(self._clock.monotonic() - attempt.started)
         for delivery in attempt.deliveries:
             _deliver(delivery, record)
-
-    # -- heartbeats and timeouts --------------------------------------------------------------
-
-    def _note(self, attempt: Attempt, found: Any) -> None:
-        """The step's own heartbeat."""
-        details = None if found is None else details_json(found)
-        now = self._clock.monotonic()
-        with attempt.lock:
-            if attempt.settled:
-                return
-            due = attempt.rhythm.note(details, now)
-        if due <= now:
-            self._beat(attempt, now)
-        else:
-            self._pulse.watch(attempt)
-
-    def _look(self, attempt: Attempt, now: float) -> None:
-        """The pulse: a heartbeat or a timeout of the attempt is due."""
-        if attempt.passed(now):
-            self._expire(attempt)
-        elif attempt.rhythm.due <= now:
-            self._beat(attempt, now)
-
-    def _expire(self, attempt: Attempt) -> None:
-        first, attempt.overdue = not attempt.overdue, True
-        if attempt.run is not None and first:
-            attempt.run.cancel()
-            return
-        _log.warning("a step does not end after its timeout", step=attempt.task.step, run_id=attempt.task.run_id)
-        self._settle(attempt, outcomes.overdue(attempt.task, still_runs=True), ended=False)
-
-    def _beat(self, attempt: Attempt, now: float) -> None:
-        with attempt.lock:
-            if attempt.settled:
-                return
-            attempt.rhythm.sent(now)
-            details = attempt.rhythm.details
-        record = self._reports.heartbeat(attempt.task, attempt.started_at, details)
-        self._metrics.heartbeats.inc()
-        for delivery in attempt.deliveries:
-            delivery.beat(record)
 
 
 def _decoded(attempt: Attempt, lane: Lane) -> tuple[list[Any], dict[str, Any]] | Outcome:
@@ -304,14 +247,14 @@ def _decoded(attempt: Attempt, lane: Lane) -> tuple[list[Any], dict[str, Any]] |
 def _raised(attempt: Attempt, error: BaseException) -> Outcome:
     if attempt.overdue:
         return outcomes.overdue(attempt.task)
-    if attempt.view.stop_requested and outcomes.is_cancellation(error):
-        return outcomes.cancelled(attempt.view.stop_reason)
+    if attempt.stop.requested and outcomes.is_cancellation(error):
+        return outcomes.cancelled(attempt.stop.reason)
     return outcomes.raised(error)
 
 
 def _deliver(delivery: Delivery, record: Outgoing) -> None:
     try:
         delivery.finished(record)
-    except Exception:
+    except Exception:  # noqa: BLE001 (said below)
         # One receiver's fault must not keep the result from the others, or the slot from being free again.
         _log.exception("a result could not be handed over")

@@ -110,9 +110,7 @@ class Intake:
             return
         held, self._held = self._held, []
         self._start(held)
-        if not self._slots.wait_free(POLL_S):
-            self._rest()
-        elif self._config.way.outlet.congested:
+        if not self._slots.wait_free(POLL_S) or self._draining or self._config.way.outlet.congested:
             self._rest()
         else:
             self._pause({p for p in self._ledger.partitions if not self._ledger.has_room(p)})
@@ -151,7 +149,7 @@ class Intake:
             self._ledger.take(record.partition, record.offset)
             self._config.way.metrics.worker_skipped[self._config.queue].inc()
             return True
-        if self._monotonic() < self._read_again_at or not self._ledger.has_room(record.partition):
+        if self._draining or self._monotonic() < self._read_again_at or not self._ledger.has_room(record.partition):
             return False
         if not self._slots.take():
             return False
@@ -225,5 +223,3 @@ class Intake:
     def _let_go(self, partitions: frozenset[int]) -> None:
         self._held = [record for record in self._held if record.partition not in partitions]
         self._paused -= partitions
-
-

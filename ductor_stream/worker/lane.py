@@ -7,6 +7,7 @@ lane for what comes next, and this one ends when the last of its attempts has.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
@@ -35,7 +36,9 @@ class Lane:
         """The opened resources, by the name of their declaration."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._pending: deque[Work] = deque()
+        self._numbers = itertools.count()
+        self._waiting: dict[int, Work] = {}
+        self._pending: deque[int] = deque()
         self._scheduled = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._leave: asyncio.Event | None = None
@@ -62,7 +65,7 @@ class Lane:
             closing.result(timeout)
         except TimeoutError:
             return False
-        except Exception:
+        except Exception:  # noqa: BLE001 (the user's cleanup may raise anything)
             _log.exception("a resource could not be closed")
         self._end()
         return True
@@ -77,7 +80,7 @@ class Lane:
         while not self._ended:
             try:
                 self._loop.run_forever()
-            except BaseException:
+            except BaseException:  # noqa: BLE001 (said below)
                 # SystemExit in a task that a step started leaves run_forever: the other attempts go on all the same.
                 _log.exception("an exception left the event loop of the steps")
         with suppress(Exception):
@@ -122,22 +125,20 @@ class Lane:
 
     def submit(self, work: Work) -> None:
         """Run the coroutine that ``work(lane)`` makes as a task of the loop, soon. It must not raise."""
-        self._pending.append(work)
+        number = next(self._numbers)
+        self._waiting[number] = work
+        self._pending.append(number)
         # A burst wakes the loop once: each wake-up is a system call.
         if not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon_threadsafe(self._start_pending)
+            self.call(self._start_pending)
 
     def adopt(self, blocked: Lane) -> None:
         """Take over what the other lane has not begun."""
-        while work := blocked._next():
-            self.submit(work)
-
-    def _next(self) -> Work | None:
-        try:
-            return self._pending.popleft()  # two lanes may be at it
-        except IndexError:
-            return None
+        for number in list(blocked._waiting):
+            # Whoever takes it out has it: the other lane may be free again by now.
+            if (work := blocked._waiting.pop(number, None)) is not None:
+                self.submit(work)
 
     def call(self, function: Callable[[], object]) -> None:
         """Call a function in the loop's thread, after everything that was submitted before."""
@@ -147,10 +148,14 @@ class Lane:
     def _start_pending(self) -> None:
         # Reset before looking: whoever appends from now on schedules anew.
         self._scheduled = False
-        while work := self._next():
-            task = self._loop.create_task(work(self))
+        while self._pending:
+            task = self._loop.create_task(self._begin(self._pending.popleft()))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+
+    async def _begin(self, number: int) -> None:
+        if (work := self._waiting.pop(number, None)) is not None:
+            await work(self)
 
     @property
     def idle(self) -> bool:

@@ -7,6 +7,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from pathlib import Path
 
 from ductor_stream.errors import InvariantViolation
 from ductor_stream.telemetry.logs import get_logger
@@ -21,6 +22,8 @@ should have been asynchronous take seconds, not this."""
 
 CLOSE_S = 10.0
 """How long resources may take to close at the end."""
+
+_PYTHON = str(Path(threading.__file__).parent)
 
 MOST_LANES = 8
 """Blocked loops are threads that cannot be ended: a step that blocks one after another must not fill the machine."""
@@ -71,7 +74,9 @@ class Lanes:
         if silent < BLOCKED_S:
             self._problem = ""
             return
-        self._problem = f"a step blocks the event loop for {silent:.0f} s, at {_where(self.current)}: make it a plain `def`"
+        self._problem = (
+            f"a step blocks the event loop for {silent:.0f} s, at {_where(self.current)}: make it a plain `def`"
+        )
         if not self._replacing and len(self._blocked) < MOST_LANES:
             _log.error(self._problem)
             self._replacing = True
@@ -81,7 +86,7 @@ class Lanes:
         lane = Lane(self._resources)
         try:
             lane.open()
-        except Exception:
+        except Exception:  # noqa: BLE001 (whatever a resource raises: the old lane stays)
             _log.exception("no other event loop could be opened")
         else:
             blocked, self._current = self.current, lane
@@ -96,9 +101,11 @@ def _apart(function: Callable[[], object]) -> None:
 
 
 def _where(lane: Lane) -> str:
-    """The innermost line that the loop's thread executes."""
+    """The user's line that the loop's thread is at: the innermost one that is not Python's own."""
     frame = sys._current_frames().get(lane.thread_id or 0)
-    if frame is None:
-        return "an unknown place"
-    last = traceback.extract_stack(frame, limit=None)[-1]
-    return f"{last.filename}:{last.lineno} ({last.name})"
+    places = traceback.extract_stack(frame) if frame is not None else []
+    for place in reversed(places):
+        standard = place.filename.startswith(_PYTHON) and "site-packages" not in place.filename
+        if not standard and not place.filename.startswith("<"):
+            return f"{place.filename}:{place.lineno} ({place.name})"
+    return "an unknown place"

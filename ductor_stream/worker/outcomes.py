@@ -41,7 +41,7 @@ def returned(step: RegisteredStep, value: Any) -> Outcome:
     """The step returned: completed, unless the value cannot be sent."""
     try:
         output = step.encode_output(value)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 (said below)
         # Whatever the user's value does while it is written is the value's fault.
         message = _text(error) if isinstance(error, InvalidValue) else f"result of {step.name}: {_text(error)}"
         return _refused("output_not_encodable", "OutputNotEncodable", message)
@@ -87,6 +87,11 @@ def overdue(task: Task, *, still_runs: bool = False) -> Outcome:
     return Outcome("failed", failure=Failure("timeout_start_to_close", "StepTimeout", message))
 
 
+def not_taken(task: Task, error: str) -> Outcome:
+    """The broker refuses the result, too large for its topic most likely."""
+    return _refused("output_too_large", "OutputTooLarge", f"result of {task.step}: the broker refuses it: {error}")
+
+
 def cancelled(reason: str) -> Outcome:
     """The attempt ended because it was asked to stop."""
     return Outcome("cancelled", failure=Failure("cancelled", "StepCancelled", _sane(reason), retryable=False))
@@ -109,7 +114,7 @@ def user_stack(error: BaseException) -> str | None:
         summary = traceback.TracebackException.from_exception(error)
         _drop_our_head(summary, set())
         return _sane("".join(summary.format()))
-    except Exception:
+    except Exception:  # noqa: BLE001 (said below)
         # A source file that changed, a lazy __repr__ that fails: a failure is reported without its stack then.
         return None
 
@@ -149,7 +154,7 @@ def _milliseconds(seconds: float | None) -> int | None:
 def _text(error: BaseException) -> str:
     try:
         return _sane(str(error))[:MAX_MESSAGE]
-    except Exception:
+    except Exception:  # noqa: BLE001 (a user's __str__ may do anything)
         return f"<{type(error).__name__} whose message cannot be written>"
 
 

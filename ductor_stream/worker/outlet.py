@@ -51,6 +51,10 @@ class Outlet:
             self._open_bytes += len(record.value)
         self._task_log.produce(record, partial(self._heard, record, settled))
 
+    def post(self, record: Outgoing) -> None:
+        """Send a record about which nobody waits to hear."""
+        self.send(record, _mourn)
+
     def send_once(self, record: Outgoing) -> None:
         """Send a record whose loss does no harm, a heartbeat."""
         self._task_log.produce(record, _forget)
@@ -75,3 +79,8 @@ class Outlet:
 def _forget(failed: Undeliverable | None) -> None:
     if failed is not None:
         _log.debug("a heartbeat was not taken", error=failed.error)
+
+
+def _mourn(refused: Undeliverable | None) -> None:
+    if refused is not None:
+        _log.error("the broker refuses a record", topic=refused.record.topic, error=refused.error)

@@ -78,7 +78,7 @@ class Pulse:
             try:
                 self._look(attempt, now)
                 self.watch(attempt)
-            except Exception:
+            except Exception:  # noqa: BLE001 (the pulse must not end by one attempt)
                 _log.exception("an attempt could not be looked after", run_id=attempt.fence.run_id)
                 self._watch_at(attempt, now + LOOK_AGAIN_S)
 
@@ -96,7 +96,7 @@ class Pulse:
             if now >= around_at:
                 try:
                     self._around(now)
-                except Exception:
+                except Exception:  # noqa: BLE001 (nor by this)
                     _log.exception("the round of the pulse failed")
                 around_at = now + LOOK_AGAIN_S
             # Without anything due there is nothing to watch either; the first attempt wakes this thread.

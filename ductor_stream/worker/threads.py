@@ -44,7 +44,7 @@ class StepThreads:
         while (job := self._jobs.get()) is not None:
             try:
                 job()
-            except BaseException:
+            except BaseException:  # noqa: BLE001 (said below)
                 # A job reports by itself; what still gets here (SystemExit too) must not cost the thread.
                 _log.exception("a step's thread caught what its attempt did not")
             # Else the frame would keep the last attempt's values alive until the next one.

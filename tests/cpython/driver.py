@@ -127,7 +127,12 @@ class DriverLoop(WorkflowLoop):
         return super().call_at(when, callback, *args, context=context or contextvars.copy_context())
 
     def create_task(
-        self, coro: Coroutine[Any, Any, Any] | Generator[Any, Any, Any], *, name: Any = None, context: Any = None, **kw: Any
+        self,
+        coro: Coroutine[Any, Any, Any] | Generator[Any, Any, Any],
+        *,
+        name: Any = None,
+        context: Any = None,
+        **kw: Any,
     ) -> Any:
         if self._task_factory is None:
             return super().create_task(coro, name=name, context=context, **kw)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import math
+import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from unit.stepped_loop import SteppedLoop, every_loop_abandoned  # noqa: F401 - an autouse fixture
 
 from ductor_stream.engine.planners.loop import LoopOverrun, WorkflowTask
+from unit.stepped_loop import SteppedLoop, every_loop_abandoned  # noqa: F401 - an autouse fixture
 
 # -- time -------------------------------------------------------------------------------------
 
@@ -79,6 +80,17 @@ def test_a_timeout_that_is_over_at_once_needs_no_durable_timer(delay: float):
     root = loop.start(workflow())
     assert isinstance(root.exception(), TimeoutError)
     assert loop.said == ["node 1"]
+
+
+@pytest.mark.parametrize("delay", [0, -1])
+def test_a_callback_without_delay_runs_at_once(delay: int):
+    loop, calls = SteppedLoop(), []
+    loop.call_later(delay, calls.append, "ran")
+    loop.call_later(delay, calls.append, "cancelled").cancel()
+    loop.call_at(loop.time() + delay, calls.append, "too")
+    loop.run_ready()
+    assert calls == ["ran", "too"]
+    assert loop.said == []
 
 
 def test_what_never_comes_due_needs_no_timer_and_nan_is_refused():
@@ -163,9 +175,11 @@ def test_a_task_that_failed_unseen_is_told_without_waiting_for_the_collector():
     async def workflow():
         for n in range(200):  # enough to make the loop forget tasks that are done
             asyncio.create_task(fail(f"unseen {n}") if n % 50 == 0 else asyncio.sleep(0))
+            await asyncio.sleep(0)
         seen = asyncio.create_task(fail("seen"))
         await asyncio.wait([seen])
         seen.exception()
+        loop.create_future().set_exception(ValueError("freed at once, and no task"))
 
     loop.start(workflow())
     assert [task.get_name() for task in loop.unretrieved()] == ["task-1", "task-51", "task-101", "task-151"]
@@ -233,8 +247,10 @@ def test_a_loop_that_runs_cannot_be_run_closed_or_abandoned():
 
 def test_inside_a_running_loop_both_keep_their_own_loop_and_task():
     async def coordinator() -> None:
-        outer_loop, outer_task = asyncio.get_running_loop(), asyncio.current_task()
-        loop, seen = SteppedLoop(), []
+        def outer() -> tuple[object, ...]:
+            return asyncio.get_running_loop(), asyncio.current_task(), *sys.get_asyncgen_hooks()
+
+        before, loop, seen = outer(), SteppedLoop(), []
 
         async def workflow(how: Callable[[], Awaitable[None]]) -> None:
             assert asyncio.get_running_loop() is loop
@@ -245,16 +261,16 @@ def test_inside_a_running_loop_both_keep_their_own_loop_and_task():
             raise SystemExit
 
         first = loop.start(workflow(loop.node))
-        assert (asyncio.get_running_loop(), asyncio.current_task()) == (outer_loop, outer_task)
+        assert outer() == before
         last = loop.spawn_root(workflow(leave))
         with pytest.raises(SystemExit):
             loop.run_ready()
-        assert (asyncio.get_running_loop(), asyncio.current_task()) == (outer_loop, outer_task)
+        assert outer() == before
         await asyncio.sleep(0)  # the outer loop goes on as if nothing had been
         assert seen == [first, last]
         assert isinstance(last.exception(), SystemExit)
         loop.abandon()
-        assert (asyncio.get_running_loop(), asyncio.current_task()) == (outer_loop, outer_task)
+        assert outer() == before
 
     asyncio.run(coordinator())
 

@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from unit import unordered_program
-from unit.stepped_loop import SteppedLoop, every_loop_abandoned  # noqa: F401 - an autouse fixture
 
 from ductor_stream.engine.planners.loop import WorkflowFuture, WorkflowTask
+from unit import unordered_program
+from unit.stepped_loop import SteppedLoop, every_loop_abandoned  # noqa: F401 - an autouse fixture
 
 # -- places -----------------------------------------------------------------------------------
 
@@ -146,7 +146,14 @@ def said_by_program(seed: str, scattered: int) -> str:
 def test_another_process_hears_the_same():
     first = said_by_program("0", 0)
     assert first.endswith("None\n")
-    for line in ("after wait19", "after ['a5', 'b5']", "after shield5", "after as11", "cancelled group11", "cancelled all192"):
+    for line in (
+        "after wait19",
+        "after ['a5', 'b5']",
+        "after shield5",
+        "after as11",
+        "cancelled group11",
+        "cancelled all192",
+    ):
         assert line in first
     for seed, scattered in [("1", 12_345), ("2", 777), ("random", 54_321)]:
         assert said_by_program(seed, scattered) == first

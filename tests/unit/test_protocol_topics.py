@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ductor_stream.errors import InvalidConfig, InvalidDefinition
@@ -42,6 +42,7 @@ def test_short_names_lead_there_and_back() -> None:
     assert topics.short(Topics("other").run_events) is None
 
 
+@settings(deadline=None)
 @given(NAMES)
 def test_a_queue_is_read_off_its_topic(queue: str) -> None:
     topics = Topics("shop")

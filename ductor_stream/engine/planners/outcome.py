@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os.path
+import asyncio
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
@@ -12,14 +12,14 @@ from ductor_stream.engine.events import Failure
 from ductor_stream.engine.state import Failed, Parked
 from ductor_stream.errors import InvalidValue, StepError, TerminalError
 
-_OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
-_ASYNCIO = os.sep + "asyncio" + os.sep
+_OURS = __file__[: __file__.rindex("engine")]
+_ASYNCIO = (asyncio.__file__ or "").rpartition("__init__")[0]
 
 
 def is_user_code(code: CodeType) -> bool:
     """Whether a code object is neither this library's nor asyncio's."""
     name = code.co_filename
-    return not name.startswith((_OURS, "<")) and _ASYNCIO not in name
+    return not name.startswith((_OURS, _ASYNCIO, "<"))
 
 
 def user_line(frame: FrameType | None) -> str:

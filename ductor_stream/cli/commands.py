@@ -1,0 +1,155 @@
+"""``ductor-stream start|signal|cancel|terminate|pause|resume``: what is asked of a run, over Kafka."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+import msgspec
+
+from ductor_stream.cli.connection import connection_options, namespace_of, settings_for
+from ductor_stream.cli.failures import Refused
+from ductor_stream.cli.output import answer
+from ductor_stream.config import Settings
+from ductor_stream.engine.events import OnConflict
+from ductor_stream.engine.state import CLOSED
+from ductor_stream.engine.transitions import moved
+from ductor_stream.errors import InvalidValue, RunNotFound
+from ductor_stream.store.rows import RunRow
+
+Kind = Literal["cancel", "terminate", "pause", "resume"]
+
+
+def json_argument(text: str, option: str) -> msgspec.Raw:
+    """A JSON value as it was typed; ``@file`` is a file's content, ``@-`` is standard input. Raises InvalidValue."""
+    try:
+        raw = _content(text[1:]) if text.startswith("@") else text.encode()
+        msgspec.json.decode(raw)
+    except (OSError, msgspec.DecodeError, UnicodeError) as error:
+        hint = f"; a text needs quotes: {option} '\"{text}\"'" if text[:1].isalpha() else ""
+        raise InvalidValue(f"{option} is no JSON: {error}{hint}") from error
+    return msgspec.Raw(raw)
+
+
+def _content(path: str) -> bytes:
+    return sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+
+
+def find_run(settings: Settings, run_id: str) -> RunRow | None:
+    """The run as Postgres has it; None where there is none, or no database to ask."""
+    if not settings.has_database:
+        return None
+    from ductor_stream.cli.reading import open_reader
+
+    try:
+        with open_reader(settings) as reader:
+            return reader.find_run(run_id)
+    except RunNotFound:
+        return None  # the namespace itself is new
+
+
+@click.command()
+@click.argument("workflow")
+@click.argument("run_id", required=False)
+@click.option("--input", "input_", metavar="JSON|@FILE", help="The workflow's input.")
+@click.option("--version", help="Of the workflow; else the last one declared.")
+@click.option("--start-id", help="Makes a repeat of this command harmless with any --on-conflict.")
+@click.option(
+    "--on-conflict",
+    type=click.Choice(["use_existing", "reject", "restart_if_closed", "restart_if_failed", "terminate_existing"]),
+    default="use_existing",
+    show_default=True,
+    help="What to do where a run of that id exists.",
+)
+@click.option("--timeout", type=click.FloatRange(0), metavar="SECONDS", help="For the whole run.")
+@connection_options
+def start(
+    workflow: str,
+    run_id: str | None,
+    input_: str | None,
+    on_conflict: OnConflict,
+    as_json: bool,
+    **more: Any,
+) -> None:
+    """Start a run. Returns when Kafka has the request."""
+    options = {name: more.pop(name) for name in ("version", "start_id", "timeout")}
+    settings = settings_for(**more)
+    run_id = run_id or uuid.uuid4().hex
+    given = json_argument(input_, "--input") if input_ is not None else None
+    existing = find_run(settings, run_id)
+    if existing is not None and on_conflict == "reject":
+        raise Refused(f"run {run_id} exists, and is {existing.status}")
+    from ductor_stream.wiring import SyncClient
+
+    with SyncClient.from_settings(namespace_of(settings), settings) as client:
+        chosen = {name: value for name, value in options.items() if value is not None}
+        client.start(workflow, given, run_id=run_id, on_conflict=on_conflict, **chosen)
+    asked = {"run_id": run_id, "workflow": workflow, "existing": existing is not None}
+    told = f"run {run_id} exists and is {existing.status}" if existing else f"run {run_id} was asked for"
+    answer(asked, as_json, lambda _: click.echo(told))
+
+
+@click.command()
+@click.argument("run_id")
+@click.argument("name")
+@click.option("--json-payload", default="null", metavar="JSON|@FILE", help="What comes with the signal.")
+@click.option("--signal-id", help="The run gets each id once; random if not given.")
+@connection_options
+def signal(run_id: str, name: str, json_payload: str, signal_id: str | None, as_json: bool, **given: Any) -> None:
+    """Send a signal to a run. One that comes before its run waits for it."""
+    settings = settings_for(**given)
+    payload = json_argument(json_payload, "--json-payload")
+    existing = find_run(settings, run_id)
+    if existing is not None and existing.status in CLOSED:
+        raise Refused(f"run {run_id} is {existing.status}")
+    from ductor_stream.wiring import SyncClient
+
+    signal_id = signal_id or uuid.uuid4().hex
+    with SyncClient.from_settings(namespace_of(settings), settings) as client:
+        client.handle(run_id).signal(name, payload, signal_id=signal_id)
+    waits = "" if existing is not None or not settings.has_database else "; there is no such run yet: it waits for it"
+    asked = {"run_id": run_id, "name": name, "signal_id": signal_id, "run_exists": existing is not None}
+    answer(asked, as_json, lambda _: click.echo(f"signal {name} was sent to run {run_id}{waits}"))
+
+
+def _command(kind: Kind, help_text: str) -> Callable[..., None]:
+    @click.command(name=kind, help=help_text)
+    @click.argument("run_id")
+    @click.option("--reason", default="", help="Kept in the run's history.")
+    @click.option("--command-id", help="The run takes each id once; random if not given.")
+    @connection_options
+    def command(run_id: str, reason: str, command_id: str | None, as_json: bool, **given: Any) -> None:
+        settings = settings_for(**given)
+        if settings.has_database:
+            _refuse_early(kind, run_id, find_run(settings, run_id))
+        from ductor_stream.wiring import SyncClient
+
+        command_id = command_id or uuid.uuid4().hex
+        with SyncClient.from_settings(namespace_of(settings), settings) as client:
+            getattr(client.handle(run_id), kind)(reason, command_id=command_id)
+        asked = {"run_id": run_id, "command": kind, "command_id": command_id}
+        answer(asked, as_json, lambda _: click.echo(f"{kind} was sent to run {run_id}"))
+
+    return command
+
+
+def _refuse_early(kind: Kind, run_id: str, row: RunRow | None) -> None:
+    """What the engine would refuse is refused here, where somebody hears it. Raises RunNotFound, Refused."""
+    if row is None:
+        raise RunNotFound(f"no run {run_id!r}")
+    if row.status in CLOSED:
+        raise Refused(f"run {run_id} is {row.status}")
+    if kind != "cancel" and moved(row.header.status, kind) is None:
+        raise Refused(f"run {run_id} is {row.status}: it cannot be {kind}d")
+    if kind == "cancel" and row.header.cancel_requested:
+        raise Refused(f"run {run_id} was asked to end before")
+
+
+cancel = _command("cancel", "Ask a run to end: its cleanup runs.")
+terminate = _command("terminate", "End a run at once, without its cleanup.")
+pause = _command("pause", "Let a run decide nothing more until it is resumed; attempts that are out go on.")
+resume = _command("resume", "Let a paused or suspended run go on.")

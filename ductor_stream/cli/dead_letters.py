@@ -1,0 +1,85 @@
+"""``ductor-stream dead-letters list|replay``: what could not be applied, and sending it once more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from ductor_stream.cli.connection import connection_options, namespace_of, settings_for
+from ductor_stream.cli.failures import NotFound
+from ductor_stream.cli.letters import Letter, original, read_letters
+from ductor_stream.cli.output import answer, print_table
+from ductor_stream.config import Settings
+from ductor_stream.kafka.client_log import ClientLogConfig, KafkaClientLog
+
+_SEND_WITHIN_S = 30.0
+
+
+@click.group(name="dead-letters")
+def dead_letters() -> None:
+    """Records that could not be applied: see them, send them again."""
+
+
+@dead_letters.command(name="list")
+@click.option("--reason", help="Only letters with this reason.")
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="The newest so many.")
+@connection_options
+def list_(reason: str | None, limit: int, as_json: bool, **given: Any) -> None:
+    """Dead letters, oldest first."""
+    settings = settings_for(**given)
+    found = [letter for letter in _letters(settings) if reason in (None, letter.reason)][-limit:]
+    columns = ("id", "at", "reason", "error", "source_topic", "source", "key", "size_bytes")
+    answer([letter.shown() for letter in found], as_json, lambda rows: print_table(columns, rows))
+
+
+@dead_letters.command()
+@click.argument("ids", nargs=-1, metavar="[PARTITION:OFFSET...]")
+@click.option("--reason", help="All letters with this reason.")
+@click.option("--all", "every", is_flag=True, help="All letters.")
+@connection_options
+def replay(ids: Sequence[str], reason: str | None, every: bool, as_json: bool, **given: Any) -> None:
+    """Send letters again to the topics they came from, byte for byte.
+
+    Starts, signals and results that were applied meanwhile are recognised by their ids and change nothing.
+    """
+    if sum((bool(ids), reason is not None, every)) != 1:
+        raise click.UsageError("name letters by their ids, or give --reason, or --all")
+    settings = settings_for(**given)
+    chosen = [letter for letter in _letters(settings) if every or letter.id in ids or letter.reason == reason]
+    if missing := set(ids) - {letter.id for letter in chosen}:
+        raise NotFound(f"there is no dead letter {', '.join(sorted(missing))}")
+    outcome = _send(settings, chosen)
+
+    def show(value: dict[str, Any]) -> None:
+        click.echo(f"sent {len(value['sent'])} again")
+        for each in value["skipped"]:
+            click.echo(f"skipped: {each['error']}")
+
+    answer(outcome, as_json, show)
+
+
+def _letters(settings: Settings) -> list[Letter]:
+    return list(read_letters(settings, settings.topics(namespace_of(settings))))
+
+
+def _send(settings: Settings, letters: Sequence[Letter]) -> dict[str, Any]:
+    """Send each and wait for the broker; what cannot be sent again (without a key, say) is told. Raises LogUnavailable."""
+    topics = settings.topics(namespace_of(settings))
+    config = ClientLogConfig(bootstrap=settings.need_kafka(), topics=topics, options=settings.kafka, lifecycle=False)
+    sent, skipped = [], []
+    log = KafkaClientLog(config)
+    try:
+        waiting = []
+        for letter in letters:
+            try:
+                waiting.append((letter, log.send(original(letter, settings))))
+            except NotFound as error:
+                skipped.append({"id": letter.id, "error": str(error)})
+        for letter, future in waiting:
+            future.result(_SEND_WITHIN_S)
+            sent.append(letter.id)
+    finally:
+        log.close(_SEND_WITHIN_S)
+    return {"sent": sent, "skipped": skipped}

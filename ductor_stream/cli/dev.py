@@ -1,0 +1,106 @@
+"""``ductor-stream dev``: everything on this machine, for a project's folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from ductor_stream.app import App
+from ductor_stream.cli.connection import DATA_DIR, DevServers, forget, remember
+from ductor_stream.cli.loading import load_app
+from ductor_stream.cli.output import print_fields, print_json
+from ductor_stream.cli.processes import DEFAULT_CONCURRENCY
+from ductor_stream.cli.running import connected, run_process, stop_on_signals
+from ductor_stream.config import Settings, load
+from ductor_stream.dev.stack import DevStack
+from ductor_stream.kafka.topics import create_topics
+from ductor_stream.store.migrate import migrate
+from ductor_stream.wiring.topics import admin_config, planned
+
+
+@click.command()
+@click.argument("app", metavar="MODULE:APP")
+@click.option("--kafka", "kafka_bootstrap", metavar="HOST:PORT", help="Take this Kafka instead of an embedded one.")
+@click.option("--database", "database_url", metavar="URL", help="Take this Postgres instead of an embedded one.")
+@click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=DATA_DIR,
+    show_default=True,
+    help="Where the embedded servers keep their data, and where their ports are remembered.",
+)
+@click.option("--concurrency", type=click.IntRange(1), default=DEFAULT_CONCURRENCY, show_default=True)
+@click.option(
+    "--health-port", type=click.IntRange(0, 65535), default=0, help="Health and metrics; 0 takes a free port."
+)
+@click.option("--reload", "reload_", is_flag=True, help="Start the app anew when a Python file here changes.")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON when everything is ready.")
+def dev(
+    app: str, data_dir: Path, concurrency: int, health_port: int, reload_: bool, as_json: bool, **given: Any
+) -> None:
+    """Run an app with a real Kafka, Postgres, coordinator and workers. Ctrl-C ends all of them.
+
+    Servers that DUCTOR_KAFKA_BOOTSTRAP and DUCTOR_DATABASE_URL name are not taken: only those of the options.
+    """
+    loaded = load_app(app)
+    with servers(data_dir, given) as (settings, stack_dir):
+        settings = msgspec.structs.replace(settings, health_port=health_port)
+        prepare(loaded, settings)
+        running = DevServers(
+            kafka_bootstrap=settings.need_kafka(),
+            database_url=settings.need_database(),
+            data_dir=str(stack_dir),
+            namespace=settings.topics(loaded.namespace).namespace,
+        )
+        try:
+            _run(app, loaded, settings, concurrency, reload_, lambda: _tell(running, app, as_json))
+        finally:
+            forget(stack_dir)
+
+
+@contextmanager
+def servers(data_dir: Path, given: dict[str, Any]) -> Iterator[tuple[Settings, Path]]:
+    """The servers to use: those that are named, embedded ones for the rest. Raises DevStackError, InvalidConfig."""
+    stack = DevStack(data_dir, kafka=given["kafka_bootstrap"] is None, postgres=given["database_url"] is None)
+    stack.start()
+    try:
+        if stack.kafka is not None:
+            given["kafka_bootstrap"] = stack.kafka.bootstrap
+        if stack.postgres is not None:
+            given["database_url"] = stack.postgres.url
+        yield load(**given), stack.data_dir
+    finally:
+        stack.stop()
+
+
+def prepare(app: App, settings: Settings) -> None:
+    """Tables and topics, where they are missing. Raises StoreUnavailable, LogUnavailable, SchemaMismatch."""
+    with stop_on_signals() as stop:
+        connected(lambda: migrate(settings.need_database()), stop)
+        connected(lambda: create_topics(admin_config(app, settings), planned(app, settings)), stop)
+
+
+def _run(spec: str, app: App, settings: Settings, concurrency: int, reload_: bool, ready: Callable[[], None]) -> None:
+    if reload_:
+        from ductor_stream.cli.reloading import run_reloading
+
+        run_reloading(spec, settings, concurrency, ready)
+        return
+    from ductor_stream.wiring.serving import serve_build
+
+    run_process(settings, serve_build([app], settings, {app.namespace: app.queues(external=False)}, concurrency), ready)
+
+
+def _tell(running: DevServers, spec: str, as_json: bool) -> None:
+    remember(running)
+    if as_json:
+        print_json(running)
+        return
+    click.secho(f"{spec} is running", bold=True)
+    print_fields(msgspec.structs.asdict(running))
+    click.echo("In another terminal, in this folder: ductor-stream start WORKFLOW RUN_ID --input JSON; runs list")

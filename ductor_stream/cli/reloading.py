@@ -1,0 +1,120 @@
+"""``ductor-stream dev --reload``: the app runs in a child process that is started anew when a Python file changes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+
+from ductor_stream.cli.running import Stop, stop_on_signals
+from ductor_stream.config import Settings
+from ductor_stream.dev.ports import pick_port
+from ductor_stream.dev.process import ServerProcess, ServerSpec, launch, log_tail
+
+_LOOK_EVERY_S = 0.3
+_ASK_WITHIN_S = 1.0
+_END_WITHIN_S = 10.0
+_SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages"})
+
+
+def stamps(folder: Path) -> dict[Path, float]:
+    """Modification times of the Python files below a folder; hidden folders and installed packages are not looked at."""
+    found: dict[Path, float] = {}
+    for path in _files(folder):
+        try:
+            found[path] = path.stat().st_mtime
+        except OSError:
+            continue  # gone since it was listed
+    return found
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for root, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".") and name not in _SKIPPED]
+        for name in files:
+            if name.endswith(".py"):
+                yield Path(root, name)
+
+
+def run_reloading(spec: str, settings: Settings, concurrency: int, ready: Callable[[], None]) -> None:
+    """Serve the app until a signal comes; ``ready`` is called once, when it first is."""
+    with stop_on_signals() as stop:
+        child = _Child(spec, settings, concurrency)
+        seen = stamps(Path.cwd())
+        told = False
+        try:
+            while not stop.wait(_LOOK_EVERY_S):
+                now = stamps(Path.cwd())
+                if now != seen:
+                    changed = sorted(str(path) for path in now.keys() | seen.keys() if now.get(path) != seen.get(path))
+                    click.echo(f"{', '.join(changed[:3])} changed: starting anew", err=True)
+                    seen = now
+                    child.restart()
+                if not told and child.ready():
+                    told = True
+                    ready()
+                _mourn(child, stop)
+        finally:
+            child.end()
+
+
+def _mourn(child: _Child, stop: Stop) -> None:
+    """The app ended by itself, most often by an error in its code: say why, and wait for the next change."""
+    if child.told_end or child.alive():
+        return
+    child.told_end = True
+    if not stop.is_set():
+        click.echo(f"the app has ended; waiting for a change\n{log_tail(child.log)}", err=True)
+
+
+class _Child:
+    """The process that serves the app."""
+
+    def __init__(self, spec: str, settings: Settings, concurrency: int) -> None:
+        self._port = settings.health_port or pick_port()
+        self._command = [sys.executable, "-m", "ductor_stream.cli.main", "serve", spec]
+        self._command += ["--health-port", str(self._port), "--concurrency", str(concurrency)]
+        self._environment = {
+            **os.environ,
+            "DUCTOR_KAFKA_BOOTSTRAP": settings.need_kafka(),
+            "DUCTOR_DATABASE_URL": settings.need_database(),
+        }
+        self.log = Path.cwd() / ".ductor" / "app.log"
+        self.log.parent.mkdir(exist_ok=True)
+        self.told_end = False
+        self._process = self._start()
+
+    def _start(self) -> ServerProcess:
+        self.told_end = False
+        spec = ServerSpec(
+            name="the app",
+            command=self._command,
+            folder=Path.cwd(),
+            log=self.log,
+            stop_signal=signal.SIGTERM,
+            environment=self._environment,
+        )
+        return launch(spec)
+
+    def alive(self) -> bool:
+        return self._process.alive()
+
+    def ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/readyz", timeout=_ASK_WITHIN_S):
+                return True
+        except (OSError, urllib.error.URLError):
+            return False
+
+    def restart(self) -> None:
+        self.end()
+        self._process = self._start()
+
+    def end(self) -> None:
+        self._process.end(signal.SIGTERM, _END_WITHIN_S)
