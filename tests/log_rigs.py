@@ -74,7 +74,9 @@ class LogRig(Protocol):
 class KafkaRig:
     """Real Kafka, with topics of its own."""
 
-    def __init__(self, bootstrap: str, protocol: Literal["consumer", "classic"], *, partitions: int = 4) -> None:
+    def __init__(
+        self, bootstrap: str, protocol: Literal["auto", "consumer", "classic"], *, partitions: int = 4
+    ) -> None:
         self.bootstrap = bootstrap
         self.protocol = protocol
         self.partitions = partitions
@@ -82,11 +84,15 @@ class KafkaRig:
         self.admin = AdminConfig(bootstrap=bootstrap, topics=self.topics)
         self.create()
         self._open: list[KafkaLog] = []
-        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "log_level": 0})
+        self.renew_writer()
 
     def create(self) -> None:
         """Create the topics of the namespace, with one queue ``work``."""
         create_topics(self.admin, plan(self.topics, ["work"], partitions=self.partitions))
+
+    def renew_writer(self) -> None:
+        """Another client for ``write``: one that knows a deleted topic would wait for it."""
+        self._producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 0, "log_level": 0})
 
     def open(self, instance_id: str | None = None, options: Mapping[str, str | int] = FAST) -> KafkaLog:
         log = KafkaLog(
@@ -129,7 +135,9 @@ class KafkaRig:
 
 
 @contextmanager
-def kafka_rig(bootstrap: str, protocol: Literal["consumer", "classic"], *, partitions: int = 4) -> Iterator[KafkaRig]:
+def kafka_rig(
+    bootstrap: str, protocol: Literal["auto", "consumer", "classic"], *, partitions: int = 4
+) -> Iterator[KafkaRig]:
     """A ``KafkaRig`` whose logs are closed at the end."""
     rig = KafkaRig(bootstrap, protocol, partitions=partitions)
     try:

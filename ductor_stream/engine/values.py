@@ -20,7 +20,8 @@ from typing import Any
 import msgspec
 
 from ductor_stream.engine import forms
-from ductor_stream.errors import InvalidValue
+from ductor_stream.engine.nesting import too_deep
+from ductor_stream.errors import InvalidValue, PayloadTooLarge
 
 # A whole number token of msgspec's compact output, long enough to be beyond 2**53 (sixteen digits).
 _LONG_NUMBER = re.compile(rb"(?:^|[:,\[])-?\d{16,}(?:$|[,\]}])")
@@ -50,6 +51,20 @@ def _encoded(value: Any) -> bytes:
         return forms.as_it_is.encode(forms.ordered(value))
     if len(raw) > 15 and _LONG_NUMBER.search(raw):
         return forms.as_it_is.encode(forms.ordered(value))
+    return raw
+
+
+MAX_VALUE_BYTES = 900_000
+MAX_VALUE_NESTING = 200
+"""Limits of one value on the wire (docs/wire.md)."""
+
+
+def limited(raw: bytes, name: str) -> bytes:
+    """The same JSON, if it fits on the wire. Raises PayloadTooLarge, and InvalidValue when it is nested too deeply."""
+    if len(raw) > MAX_VALUE_BYTES:
+        raise PayloadTooLarge(f"{name} has {len(raw):,} bytes, {MAX_VALUE_BYTES:,} are the limit: pass a reference to it")
+    if too_deep(raw, MAX_VALUE_NESTING):
+        raise InvalidValue(f"{name} is nested more than {MAX_VALUE_NESTING} levels deep")
     return raw
 
 

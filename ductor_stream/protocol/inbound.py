@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ductor_stream.engine.events import AnyEvent, AttemptFinished, CommandReceived, RunStarted, SignalReceived
+from ductor_stream.engine.events import AnyEvent, AttemptFinished, CommandReceived, Failure, RunStarted, SignalReceived
 from ductor_stream.errors import DataError
 from ductor_stream.ports import INBOUND, Inbound, Received
 from ductor_stream.protocol import headers, messages
@@ -15,6 +15,7 @@ from ductor_stream.protocol.failures import clean, failure_of, value_bytes
 from ductor_stream.protocol.limits import (
     MAX_DETAILS_BYTES,
     MAX_ID_BYTES,
+    MAX_PAYLOAD_BYTES,
     MAX_REASON,
     MAX_RUN_ID_BYTES,
     MAX_WORKER,
@@ -136,6 +137,9 @@ def _command(wire: messages.Command, run_id: str, received: Received, topic_id: 
 
 def _finished(wire: messages.AttemptFinished, run_id: str, received: Received, topic_id: str) -> Message:
     completed = wire.outcome == "completed"
+    if completed and len(bytes(wire.output)) > MAX_PAYLOAD_BYTES:
+        # Its run must not wait for a result that was set aside: the attempt has failed, and says why.
+        return ForRun(run_id, None, _too_large(wire))
     event = AttemptFinished(
         wire.execution,
         _required("node_id", wire.node_id),
@@ -148,6 +152,13 @@ def _finished(wire: messages.AttemptFinished, run_id: str, received: Received, t
         clean(wire.finished_at, MAX_WORKER),
     )
     return ForRun(run_id, None, event)
+
+
+def _too_large(wire: messages.AttemptFinished) -> AttemptFinished:
+    message = f"the output has {len(bytes(wire.output)):,} bytes, {MAX_PAYLOAD_BYTES:,} are the limit"
+    failure = Failure("output_too_large", "OutputTooLarge", message, retryable=False)
+    node_id, worker = _required("node_id", wire.node_id), clean(wire.worker, MAX_WORKER)
+    return AttemptFinished(wire.execution, node_id, wire.generation, "failed", None, failure, worker)
 
 
 def _heartbeat(wire: messages.AttemptHeartbeat, run_id: str, received: Received, topic_id: str) -> Message:

@@ -195,6 +195,12 @@ def test_a_dropped_run_is_silent(program: Callable[[SteppedLoop], Coroutine[Any,
     gc.collect()
 
 
+def test_what_was_ready_is_dropped_too():
+    loop = SteppedLoop()
+    loop.call_soon(asyncio.ensure_future, nothing())
+    assert loop.abandon() == 0
+
+
 def test_user_code_that_ends_meanwhile_finds_the_dropped_loop_and_no_other():
     """Else a ``finally: asyncio.create_task(…)`` of a workflow would start a task of the coordinator."""
     variable: ContextVar[str] = ContextVar("variable", default="unset")

@@ -324,8 +324,14 @@ def test_payloads_up_to_the_limit_are_taken() -> None:
     assert refused(start.replace('"x', '"xx')) == ("oversized", "input has 900,001 bytes, 900,000 are the limit")
     signal = f'{{"type":"run.signal","name":"n","payload":{value}}}'
     assert refused(signal.replace('"x', '"xx'))[0] == "oversized"
-    finished = f'{{"type":"attempt.finished",{FENCE},"outcome":"completed","output":{value}}}'
-    assert refused(finished.replace('"x', '"xx'))[0] == "oversized"
+
+
+def test_an_output_over_the_limit_is_a_failed_attempt() -> None:
+    """Set aside, its run would wait for it until a timeout."""
+    value = '"' + "x" * (limits.MAX_PAYLOAD_BYTES - 1) + '"'
+    finished = event(f'{{"type":"attempt.finished",{FENCE},"outcome":"completed","output":{value}}}')
+    assert (finished.outcome, finished.output) == ("failed", None)
+    assert (finished.failure.code, finished.failure.retryable) == ("output_too_large", False)
 
 
 def test_records_over_the_limit_are_refused_unread() -> None:

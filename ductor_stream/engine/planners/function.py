@@ -38,7 +38,7 @@ from ductor_stream.engine.state import (
     StepFailed,
     TimerDue,
 )
-from ductor_stream.errors import InvalidValue, StepCancelled, StepError, StepTimeout
+from ductor_stream.errors import InvalidValue, PayloadTooLarge, StepCancelled, StepError, StepTimeout
 
 _TIMEOUTS = frozenset(
     {
@@ -151,8 +151,8 @@ class FunctionLive:
         if error is not None:
             return ending(error, self.definition)
         try:
-            return Completed(values.encode(root.result()))
-        except InvalidValue as problem:
+            return Completed(values.limited(values.encode(root.result()), "result"))
+        except (InvalidValue, PayloadTooLarge) as problem:
             return Parked("bug", f"result of {self.definition.name}: {problem}", self.definition.digest)
 
     def _diverged(self, problem: str) -> Parked:
@@ -182,7 +182,7 @@ class FunctionLive:
 
     async def step(self, definition: StepDefinition, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Create a step node and await its result."""
-        raw = definition.bind(args, kwargs)
+        raw = values.limited(definition.bind(args, kwargs), f"input of step {definition.name}")
         node_id = self.loop.place()
         self.emit(NodeCreated(node_id, "step", definition.name, raw, definition.options))
         future = self.loop.create_future()

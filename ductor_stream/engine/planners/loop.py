@@ -8,16 +8,15 @@ in which callbacks run is the order in which they were scheduled, nothing else.
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextvars import Context
 from typing import Any, Final, TypeVar
 
 from ductor_stream.engine.planners import asyncio_order, dropping
 from ductor_stream.engine.planners.outside import NoOutsideWorld, OutsideWorldError
-from ductor_stream.engine.planners.running import MIN_SWEEP, RunningLoop
+from ductor_stream.engine.planners.running import MIN_SWEEP, LoopDropped
 from ductor_stream.engine.planners.tasks import WorkflowFuture, WorkflowTask
-from ductor_stream.engine.planners.timers import TimerSink, WorkflowTimer
+from ductor_stream.engine.planners.timers import TimedLoop, TimerSink, WorkflowTimer
 
 __all__ = [
     "LoopDropped",
@@ -35,10 +34,6 @@ T = TypeVar("T")
 # One event may make a run create all its 200,000 nodes (R10's hard limit) at about 5 callbacks each; at about a
 # microsecond per callback a workflow that never waits is caught within a second or two.
 MAX_CALLBACKS: Final = 1_000_000
-# Contexts of call_exception_handler kept for a report; the first ones tell what went wrong.
-MAX_EXCEPTIONS: Final = 100
-# After so many refusals a dropped loop answers with things that never happen (see `WorkflowLoop._refused`).
-MAX_REFUSALS: Final = 1_000
 
 asyncio_order.install()
 
@@ -47,11 +42,7 @@ class LoopOverrun(RuntimeError):
     """The workflow ran too many callbacks without waiting for an event (``while True: await asyncio.sleep(0)``)."""
 
 
-class LoopDropped(RuntimeError):
-    """The loop's run was dropped from memory: nothing that its code still does counts."""
-
-
-class WorkflowLoop(NoOutsideWorld, RunningLoop):
+class WorkflowLoop(NoOutsideWorld, TimedLoop):
     """The loop of one run. Not bound to a thread, but used by one at a time, also inside a running event loop.
 
     Attributes:
@@ -61,29 +52,13 @@ class WorkflowLoop(NoOutsideWorld, RunningLoop):
 
     def __init__(self, *, now: float, timers: TimerSink) -> None:
         """Start at ``now`` virtual seconds; durable timers are told to ``timers``."""
-        super().__init__()
-        self.exceptions: list[dict[str, Any]] = []
-        self._now = now
-        self._timers = timers
-        self._ready: list[asyncio.Handle] = []  # not a deque: an idle one has 600 bytes, and most runs are idle
-        self._dropped = False
-        self._refusals = 0
+        super().__init__(now, timers)
         self._ordinals = 0
         self._callback_places = 0
         self._tasks: list[WorkflowTask[Any]] = []
         self._sweep_tasks_at = MIN_SWEEP
 
     # -- driven by the planner --------------------------------------------------------------
-
-    def time(self) -> float:
-        """The ``now`` of the event being applied, in seconds. Virtual: it moves only by `advance`."""
-        return self._now
-
-    def advance(self, now: float) -> None:
-        """Set the time, in seconds. Raises ValueError if it would go back."""
-        if not now >= self._now:
-            raise ValueError(f"time would go back from {self._now!r} to {now!r}")
-        self._now = now
 
     def spawn_root(self, coro: Coroutine[Any, Any, T]) -> WorkflowTask[T]:
         """Make the task of the workflow function itself; its place is "".
@@ -100,7 +75,8 @@ class WorkflowLoop(NoOutsideWorld, RunningLoop):
 
         What was the running loop before is so again afterwards, whatever happens. Raises LoopOverrun before more than
         ``max_callbacks`` callbacks have run, and a SystemExit or KeyboardInterrupt that workflow code raises; what did
-        not run is then still ready.
+        not run is then still ready. Not to be called in an ``except:`` block: what workflow code raises would be
+        chained to the caller's exception.
         """
         if self._running or self._dropped:
             raise LoopDropped("the loop was dropped") if self._dropped else RuntimeError("the loop is running already")
@@ -122,14 +98,6 @@ class WorkflowLoop(NoOutsideWorld, RunningLoop):
         finally:
             self._leave(outer)
 
-    def fire(self, handle: asyncio.TimerHandle) -> None:
-        """A durable timer came due: make its callback ready. Does nothing when it was cancelled or fired already."""
-        if self._dropped:
-            raise LoopDropped("a timer of a dropped loop came due")
-        if isinstance(handle, WorkflowTimer) and handle._scheduled:
-            handle._scheduled = False
-            self._ready.append(handle)
-
     def unretrieved(self) -> list[WorkflowTask[Any]]:
         """Tasks that failed and whose exception nobody has looked at, in order of creation."""
         return [task for task in self._tasks if task.done() and task._log_traceback]
@@ -139,7 +107,6 @@ class WorkflowLoop(NoOutsideWorld, RunningLoop):
         if self._running:
             raise RuntimeError("a running loop cannot be closed")
         self._dropped = True
-        self._ready.clear()
 
     def abandon(self) -> int:
         """Drop the run from memory: the loop is dead, all its coroutines are closed, whatever they raise is swallowed.
@@ -157,6 +124,7 @@ class WorkflowLoop(NoOutsideWorld, RunningLoop):
             with dropping.silence():
                 unended = sum(dropping.end(generator) for generator in self._generators)
                 unended += sum(dropping.end(task.get_coro()) for task in reversed(self.live_tasks()))
+                self._ready.clear()
                 self._tasks.clear()
                 self._generators.clear()
                 self.exceptions.clear()
@@ -176,41 +144,6 @@ class WorkflowLoop(NoOutsideWorld, RunningLoop):
         if not self._dropped or not self._refused():
             self._ready.append(handle)
         return handle
-
-    def call_later(  # type: ignore[override]
-        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> WorkflowTimer:
-        """`call_at`, ``delay`` seconds from now."""
-        return self.call_at(self._now + delay, callback, *args, context=context)
-
-    def call_at(  # type: ignore[override]
-        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> WorkflowTimer:
-        """Run ``callback`` at ``when`` virtual seconds, by a durable timer unless that is not after now.
-
-        An infinite time never comes and needs no timer. Raises ValueError for NaN.
-        """
-        if math.isnan(when):
-            raise ValueError("a timer at NaN seconds")
-        if context is None and not self._running:
-            context = Context()
-        timer = WorkflowTimer(when, callback, args, self, context)
-        if self._dropped and self._refused():
-            return timer
-        if when <= self._now:
-            self._ready.append(timer)
-        elif when < math.inf:
-            timer.place = self.place()
-            timer._scheduled = True
-            self._timers.timer_created(timer)
-        return timer
-
-    def _timer_handle_cancelled(self, handle: WorkflowTimer) -> None:
-        """Called by asyncio's TimerHandle.cancel()."""
-        if handle._scheduled:
-            handle._scheduled = False
-            if not self._dropped:
-                self._timers.timer_cancelled(handle)
 
     # -- futures, tasks, places -------------------------------------------------------------
 
@@ -260,41 +193,3 @@ class WorkflowLoop(NoOutsideWorld, RunningLoop):
     def live_tasks(self) -> list[WorkflowTask[Any]]:
         """The tasks that are not done, in order of creation."""
         return [task for task in self._tasks if not task.done()]
-
-    # -- what else asyncio asks of a loop ---------------------------------------------------
-
-    def is_closed(self) -> bool:
-        """Whether the loop was closed or abandoned."""
-        return self._dropped
-
-    def get_debug(self) -> bool:
-        """Always False: asyncio's debug mode measures with the clock."""
-        return False
-
-    def get_task_factory(self) -> None:
-        """Always None: tasks of a workflow are WorkflowTask."""
-
-    def get_exception_handler(self) -> None:
-        """Always None: see `exceptions`."""
-
-    def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Keep ``context`` in `exceptions`, unless a finalizer says it: those come when the collector does."""
-        message = str(context.get("message"))
-        from_finalizer = message.endswith("was never retrieved") or message.startswith("Task was destroyed")
-        if not (from_finalizer or self._dropped or len(self.exceptions) >= MAX_EXCEPTIONS):
-            self.exceptions.append(context)
-
-    def default_exception_handler(self, context: dict[str, Any]) -> None:
-        """The same as `call_exception_handler`."""
-        self.call_exception_handler(context)
-
-    def _refused(self) -> bool:
-        """Raise LoopDropped, `MAX_REFUSALS` times; after that return True.
-
-        Code like ``while True: try: await …; except: pass`` would go on for ever if each call raised. What never
-        happens suspends it instead, and then it can be closed.
-        """
-        self._refusals += 1
-        if self._refusals <= MAX_REFUSALS:
-            raise LoopDropped("the run was dropped from memory: nothing that its code still does counts")
-        return True

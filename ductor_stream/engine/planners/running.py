@@ -1,6 +1,7 @@
-"""Being the running loop of a thread for a while, inside whatever loop runs there already.
+"""Being the running loop of a thread for a while, inside whatever loop runs there already; and being dropped.
 
-Also keeps the async generators that workflow code starts, since who finishes them is a property of the running loop.
+Also keeps the async generators that workflow code starts, since who finishes them is a property of the running loop,
+and what asyncio reports to the loop.
 """
 
 from __future__ import annotations
@@ -16,21 +17,63 @@ from ductor_stream.engine.planners.tasks import OrderedLoop
 # Ended generators are forgotten when there are twice as many as at the last look, but not below this number.
 MIN_SWEEP: Final = 64
 
+# Contexts of call_exception_handler kept for a report; the first ones tell what went wrong.
+MAX_EXCEPTIONS: Final = 100
+# After so many refusals a dropped loop answers with things that never happen (see `RunningLoop._refused`).
+MAX_REFUSALS: Final = 1_000
+
 # From 3.12 the current task can be put aside; from 3.14 it must be, since it belongs to the thread and not to a loop.
 _swap_current_task: Callable[[Any, Any], Any] | None = getattr(asyncio.tasks, "_swap_current_task", None)
 
 
+class LoopDropped(RuntimeError):
+    """The loop's run was dropped from memory: nothing that its code still does counts."""
+
+
 class RunningLoop(OrderedLoop):
-    """A loop that can be put in place of the running one."""
+    """A loop that can be put in place of the running one, and can be dropped.
+
+    Attributes:
+        exceptions: what was given to `call_exception_handler`, the first `MAX_EXCEPTIONS`, in an order that repeats in
+            replay. What the garbage collector reports is left out, since its moment does not repeat.
+    """
 
     def __init__(self) -> None:
+        self.exceptions: list[dict[str, Any]] = []
         self._running = False
+        self._dropped = False
+        self._refusals = 0
         self._generators: list[AsyncGenerator[Any, Any]] = []
         self._sweep_generators_at = MIN_SWEEP
 
     def is_running(self) -> bool:
         """Whether code of the run is executing now."""
         return self._running
+
+    def is_closed(self) -> bool:
+        """Whether the loop was closed or abandoned."""
+        return self._dropped
+
+    def get_debug(self) -> bool:
+        """Always False: asyncio's debug mode measures with the clock."""
+        return False
+
+    def get_task_factory(self) -> None:
+        """Always None: tasks of a workflow are WorkflowTask."""
+
+    def get_exception_handler(self) -> None:
+        """Always None: see `exceptions`."""
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Keep ``context`` in `exceptions`, unless a finalizer says it: those come when the collector does."""
+        message = str(context.get("message"))
+        from_finalizer = message.endswith("was never retrieved") or message.startswith("Task was destroyed")
+        if not (from_finalizer or self._dropped or len(self.exceptions) >= MAX_EXCEPTIONS):
+            self.exceptions.append(context)
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        """The same as `call_exception_handler`."""
+        self.call_exception_handler(context)
 
     async def shutdown_asyncgens(self) -> None:
         """Close the async generators that were not run to their end, in the order in which they were started.
@@ -62,6 +105,17 @@ class RunningLoop(OrderedLoop):
         if task is not None and _swap_current_task is not None:
             _swap_current_task(loop, task)
         self._running = False
+
+    def _refused(self) -> bool:
+        """Raise LoopDropped, `MAX_REFUSALS` times; after that return True.
+
+        Code like ``while True: try: await …; except: pass`` would go on for ever if each call raised. What never
+        happens suspends it instead, and then it can be closed.
+        """
+        self._refusals += 1
+        if self._refusals <= MAX_REFUSALS:
+            raise LoopDropped("the run was dropped from memory: nothing that its code still does counts")
+        return True
 
     def _generator_started(self, generator: AsyncGenerator[Any, Any]) -> None:
         """Hold a started async generator: asyncio would close it whenever it is freed, at a moment not repeated."""

@@ -86,7 +86,8 @@ class WorkflowTask(asyncio.Task[T]):
         # insertion would walk through all of them; so during registration, and only then, the hash is the address.
         # An eager task runs while it is being registered: user code may hash it, so it has its number from the start.
         self._ordinal = ordinal if options.get("eager_start") else object.__hash__(self)
-        super().__init__(coro, loop=home, name=name or f"task-{self.place or 'root'}", context=context, **options)
+        given = f"task-{self.place or 'root'}" if name is None else name
+        super().__init__(coro, loop=home, name=given, context=context, **options)
         self._ordinal = ordinal
         home.adopt(self)
 
