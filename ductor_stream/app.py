@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
     from typing import Unpack
 
+    from ductor_stream.config import Settings
     from ductor_stream.engine.planners.run import Run
 
 P = ParamSpec("P")
@@ -232,6 +233,22 @@ class App:
         """Queues of the declared steps, sorted; without ``external`` only of those whose function is here."""
         steps = (step for step in self.steps.values() if external or step.function is not None)
         return tuple(sorted({step.definition.options.queue for step in steps}))
+
+    async def serve(
+        self, settings: Settings | None = None, *, queues: Iterable[str] | None = None, concurrency: int = 20
+    ) -> None:
+        """Run a coordinator and a worker in this process until cancelled, then drain: ``asyncio.create_task(app.serve())``.
+
+        ``settings`` None reads environment and file; ``queues`` limits what is executed here, ``concurrency`` is
+        attempts at a time and queue. Raises InvalidConfig, SchemaMismatch, TopicsNotReady, StoreUnavailable,
+        LogUnavailable.
+        """
+        # The drivers are needed by processes that serve, not by those that declare.
+        from ductor_stream.config import load
+        from ductor_stream.wiring.embedded import serve
+
+        wanted = tuple(queues) if queues is not None else self.queues(external=False)
+        await serve(self, settings if settings is not None else load(), wanted, concurrency)
 
     def _add(self, declared: dict[Any, Any], key: Any, thing: Any) -> None:
         _refuse_second(declared, key, thing)

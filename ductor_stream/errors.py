@@ -12,7 +12,7 @@
 
 Beside the tree stand the errors that users raise and catch in their own code:
 ``TerminalError`` and ``RetryableError`` in steps, ``StepError`` (with ``StepTimeout``
-and ``StepCancelled``) in workflows. Each class carries a stable ``code``;
+and ``StepCancelled``) and ``ChildError`` in workflows. Each class carries a stable ``code``;
 ``docs/errors/<code>.md`` tells what to do.
 """
 
@@ -278,6 +278,18 @@ class StepError(Exception):
         self.error_code = error_code
         self.details = details
         self.attempts = attempts
+
+
+class ChildError(Exception):
+    """A child run ended without a result. ``status`` is its terminal status, or ``refused``; ``type`` the user's type."""
+
+    def __init__(self, message: str, *, run_id: str, status: str, type: str = "", details: Any = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.run_id = run_id
+        self.status = status
+        self.type = type or status
+        self.details = details
 
 
 class StepTimeout(StepError):

@@ -138,7 +138,8 @@ class Namespace(msgspec.Struct, frozen=True):
 class InboxRow(msgspec.Struct, frozen=True):
     """A message for a run of a partition, durable until its owner has applied it. ``id`` is given by the store.
 
-    ``kind`` is ``event`` (``body`` is the message as received: topic, key, value, headers in MessagePack)
+    ``kind`` is ``event`` (``body`` is the message as received: topic, key, value, headers in MessagePack),
+    ``engine`` (``body`` is what one run has for another: run id and engine event in MessagePack),
     or ``produce`` (``body`` is an Outgoing to try again at ``not_before`` ms). ``source`` is the identity
     of the original record, so that nothing is applied twice; ``tries`` counts what was tried already.
     """

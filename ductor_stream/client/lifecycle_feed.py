@@ -49,6 +49,9 @@ class _Followed:
         if not question.start_id:
             return newest.latest
         own = [found for found in self.executions.values() if found.start_id == question.start_id]
+        if not own and not newest.start_id:
+            # Its beginning was not heard, or does not say whose start it was: the newest is the best guess.
+            return newest.latest
         return own[0].latest if own else None
 
 

@@ -10,9 +10,19 @@ from ductor_stream.coordinator.cache import Cached
 from ductor_stream.coordinator.config import CoordinatorConfig
 from ductor_stream.coordinator.dispatch import Dispatcher
 from ductor_stream.coordinator.heartbeats import Heard, Heartbeats
+from ductor_stream.coordinator.kinship import row_for
 from ductor_stream.coordinator.ownership import Owned
 from ductor_stream.coordinator.work import Ticked, Work
-from ductor_stream.engine.actions import CloseAttempt, DispatchAttempt, EmitLifecycle, RecordLate, StopAttempt
+from ductor_stream.engine.actions import (
+    CloseAttempt,
+    CommandChild,
+    DispatchAttempt,
+    EmitLifecycle,
+    RecordLate,
+    StartChild,
+    StopAttempt,
+    TellParent,
+)
 from ductor_stream.engine.events import AttemptFinished, AttemptTimedOut, Failure
 from ductor_stream.engine.ids import Fence
 from ductor_stream.engine.state import Node, RunState, encode_header, encode_records
@@ -64,7 +74,9 @@ class Committer:
         local: LocalWorkers | None,
         memory: tuple[Dispatcher, Heartbeats],
         metrics: Metrics,
+        partitions: int,
     ) -> None:
+        self._partitions = partitions
         self._config, self._topics, self._encoder, self._local = config, topics, encoder, local
         self._dispatcher, self._heartbeats = memory
         self._metrics = metrics
@@ -79,7 +91,7 @@ class Committer:
         """All that this turn writes and sends. ``counts`` are the partition counts of the task topics."""
         prepared = Prepared(events=len(work.entries))
         batch = prepared.batch
-        batch.inbox, batch.consumed = work.inbox, work.consumed
+        batch.inbox, batch.consumed = list(work.inbox), work.consumed
         batch.payloads, batch.released = work.payloads, list(work.released)
         batch.closed_attempts.extend(work.ended)
         for row in work.handed:
@@ -200,6 +212,11 @@ class Committer:
             case StopAttempt(execution, node):
                 self._end(prepared, one, execution, node)
                 prepared.records.setdefault(one.partition, []).append(self._encoder.stop(one.run_id, action))
+            case StartChild() | CommandChild() | TellParent():
+                other, row = row_for(one.run_id, action, self._partitions)
+                prepared.batch.inbox.append(row)
+                hint = msgspec.structs.replace(self._encoder.wakeup(other), partition=row.partition)
+                prepared.records.setdefault(one.partition, []).append(hint)
             case EmitLifecycle():
                 header = state.header
                 version = one.before.record_version + 1

@@ -109,7 +109,7 @@ class Conflict:
                 message = f"its record_version moved under its owner {entry.tries} times"
                 entries.append(Entry(entry.run_id, entry.partition, Condemned("conflict_livelock", message)))
                 entries.append(entry)
-            elif entry.received is not None:
+            elif entry.durable:
                 about = f"conflict/{rules.clock.now()}/{number}"
                 work.inbox.append(requeued(entry, about, None, entry.tries + 1))
             elif entry.due_at is not None:

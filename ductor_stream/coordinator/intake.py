@@ -21,7 +21,7 @@ from ductor_stream.engine.tick import due_events, wake_at
 from ductor_stream.errors import DataError, LogUnavailable
 from ductor_stream.ports import INBOUND, Clock, EventLog, InboxRow, LocalWorkers, Outgoing, Received, RunStore
 from ductor_stream.protocol.inbound import Beat, ForRun, InboundDecoder, WakeupHint, record_identity
-from ductor_stream.protocol.inbox import decode_outgoing, decode_received, encode_received
+from ductor_stream.protocol.inbox import decode_event, decode_outgoing, decode_received, encode_received
 from ductor_stream.protocol.outbound import Encoder
 from ductor_stream.protocol.topics import Topics
 from ductor_stream.telemetry.metrics import Metrics
@@ -163,6 +163,9 @@ class Intake:
                 work.consumed.append((partition, row.id))
                 if row.kind == "produce":
                     work.produce(partition, [decode_outgoing(row.body)])
+                elif row.kind == "engine":
+                    run_id, event = decode_event(row.body)
+                    work.entries.append(Entry(run_id, partition, event, inbox_body=row.body, tries=row.tries))
                 else:
                     self._take_row(work, partition, row)
 

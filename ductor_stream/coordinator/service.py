@@ -75,8 +75,8 @@ class Coordinator:
         letters = DeadLetters(topics, encoder, metrics)
         memory = (self.cache, self.timers, self.heartbeats)
         self.intake = Intake(config, topics, ports, (decoder, encoder, letters), memory, metrics, partitions)
-        self.ticker = Ticker(config, definitions, (self.store, self.clock), self.cache, (decoder, letters), metrics)
-        self.committer = Committer(config, topics, encoder, self.local, (self.dispatcher, self.heartbeats), metrics)
+        self.ticker = Ticker(config, definitions, (self.store, self.clock), (self.cache, self.heartbeats), (decoder, letters), metrics)
+        self.committer = Committer(config, topics, encoder, self.local, (self.dispatcher, self.heartbeats), metrics, partitions)
         self.conflicts = Conflicts(config, self.store, self.clock, letters, metrics, jitter)
         self.undelivered = Undelivered(config, topics, self.clock, (letters, tasks), metrics)
         self.takeover = TakeOver(config, definitions, topics, ports, (encoder, tasks), memory, self.dispatcher, metrics, partitions)
@@ -204,7 +204,7 @@ class Coordinator:
         for heard in prepared.heard:
             self.heartbeats.hear(heard.open, heard.options)
         self.dispatcher.discharge(prepared.discharged)
-        self.intake.hint(row.partition for row in work.inbox if row.not_before is None)
+        self.intake.hint(row.partition for row in prepared.batch.inbox if row.not_before is None)
         self._measure(prepared)
 
     def dispatch(self, prepared: Prepared) -> None:

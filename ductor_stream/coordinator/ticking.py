@@ -10,11 +10,13 @@ import structlog
 from ductor_stream.coordinator.cache import Cached, RunCache
 from ductor_stream.coordinator.config import CoordinatorConfig
 from ductor_stream.coordinator.definitions import Definitions
+from ductor_stream.coordinator.heartbeats import Heartbeats
 from ductor_stream.coordinator.letters import DeadLetters
 from ductor_stream.coordinator.work import Entry, Ticked, Work
 from ductor_stream.engine.events import (
     AnyEvent,
     AttemptFinished,
+    AttemptTimedOut,
     CommandReceived,
     RunStarted,
     SignalReceived,
@@ -40,13 +42,14 @@ class Ticker:
         config: CoordinatorConfig,
         definitions: Definitions,
         ports: tuple[RunStore, Clock],
-        cache: RunCache,
+        memory: tuple[RunCache, Heartbeats],
         codec: tuple[InboundDecoder, DeadLetters],
         metrics: Metrics,
     ) -> None:
         self._config, self._definitions = config, definitions
         self._store, self._clock = ports
-        self._cache, self._metrics = cache, metrics
+        self._cache, self._heartbeats = memory
+        self._metrics = metrics
         self._decoder, self._letters = codec
 
     def known(self, entries: Sequence[Entry]) -> set[tuple[str, str, str]]:
@@ -93,7 +96,7 @@ class Ticker:
         _log.error("run waits for a newer release", run_id=ticked.run_id, problem=problem)
         later = self._clock.now() + _TRY_LATER_MS
         for number, entry in enumerate(ticked.entries):
-            if entry.received is not None:
+            if entry.durable:
                 work.inbox.append(requeued(entry, f"later/{later}/{number}", later, entry.tries))
 
     def _apply(self, work: Work, ticked: Ticked) -> None:
@@ -110,6 +113,8 @@ class Ticker:
                 continue
             if isinstance(event, RunStarted):
                 event = self._pinned(event)
+            elif isinstance(event, AttemptFinished | AttemptTimedOut) and event.details is None:
+                event = self._with_details(ticked.run_id, event)
             stamped.append(Stamped(now, event))
             self._remember(ticked, entry, event)
             if not exists:
@@ -139,6 +144,13 @@ class Ticker:
         if timeout is None and definition is not None:
             timeout = definition.run_timeout_ms
         return msgspec.structs.replace(event, version=version, run_timeout_ms=timeout)
+
+    def _with_details(self, run_id: str, event: AttemptFinished | AttemptTimedOut) -> AnyEvent:
+        """What the attempt's last heartbeat said is for the next attempt."""
+        heard = self._heartbeats.find((run_id, event.execution, event.node_id))
+        if heard is None or heard.open.generation != event.generation or heard.open.details is None:
+            return event
+        return msgspec.structs.replace(event, details=heard.open.details)
 
     def _remember(self, ticked: Ticked, entry: Entry, event: AnyEvent) -> None:
         if entry.dedupe is not None:
@@ -185,6 +197,8 @@ class Ticker:
 
 def requeued(entry: Entry, about: str, not_before: int | None, tries: int) -> InboxRow:
     """The entry as an inbox row of its own partition: durable, to be applied later."""
+    if entry.inbox_body is not None:
+        return InboxRow(entry.partition, f"engine/{about}", "engine", entry.inbox_body, not_before, tries)
     assert entry.received is not None
     received = entry.received
     source = f"{received.topic}/{received.partition}/{received.offset}/{about}"

@@ -14,7 +14,8 @@ from ductor_stream.protocol.inbound import Beat
 
 
 class Entry(msgspec.Struct):
-    """One input for one run. ``received`` is the record it came as (None for what the owner itself noticed).
+    """One input for one run. ``received`` is the record it came as, ``inbox_body`` the row of another run's message
+    (both None for what the owner itself noticed).
 
     ``dedupe`` is its (kind, id); ``tries`` counts conflicts that it has been through; ``due_at`` is set for timers (ms).
     """
@@ -24,8 +25,14 @@ class Entry(msgspec.Struct):
     input: AnyEvent | Beat
     received: Received | None = None
     dedupe: tuple[str, str] | None = None
+    inbox_body: bytes | None = None
     tries: int = 0
     due_at: int | None = None
+
+    @property
+    def durable(self) -> bool:
+        """Whether it came from outside: then it must be applied, or wait in a row, before its source is passed."""
+        return self.received is not None or self.inbox_body is not None
 
 
 class Work(msgspec.Struct):

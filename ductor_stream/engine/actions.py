@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from ductor_stream.engine.events import AttemptFinished, AttemptTimedOut, Failure
+from ductor_stream.engine.events import AttemptFinished, AttemptTimedOut, ChildFinished, Failure, Parent
 from ductor_stream.engine.state import Node
 
 LifecycleType = Literal[
@@ -66,4 +66,28 @@ class EmitLifecycle(msgspec.Struct, frozen=True):
     about: str = ""
 
 
-Action = DispatchAttempt | CloseAttempt | RecordLate | StopAttempt | EmitLifecycle
+class StartChild(msgspec.Struct, frozen=True):
+    """Start the child run that this node awaits (or, detached, does not)."""
+
+    execution: int
+    node: Node
+
+
+class CommandChild(msgspec.Struct, frozen=True):
+    """The node's child run is no longer awaited: cancel or terminate it."""
+
+    execution: int
+    node: Node
+    kind: Literal["cancel", "terminate"]
+    reason: str
+
+
+class TellParent(msgspec.Struct, frozen=True):
+    """Tell the run that awaits this one how it ended. ``child_execution`` is the execution that did."""
+
+    parent: Parent
+    child_execution: int
+    event: ChildFinished
+
+
+Action = DispatchAttempt | CloseAttempt | RecordLate | StopAttempt | EmitLifecycle | StartChild | CommandChild | TellParent

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -27,8 +27,11 @@ class RetryPolicy(msgspec.Struct, frozen=True, omit_defaults=True, rename={"max_
 
     def delay_ms(self, attempt: int, spread: float) -> int:
         """Milliseconds to wait after the failure of ``attempt`` (1 is the first); ``spread`` is in [0, 1)."""
-        # The exponent is capped: 2.0 ** 1024 overflows a float, and any policy is at its maximum long before.
-        grown = self.initial_ms * self.factor ** min(attempt - 1, 64)
+        try:
+            grown = self.initial_ms * self.factor ** (attempt - 1)
+        except OverflowError:
+            # 2.0 ** 1024 is beyond a float, and so beyond any maximum.
+            grown = self.maximum_ms
         return int(min(grown, self.maximum_ms) * (1 + self.jitter * (2 * spread - 1)))
 
 
@@ -46,6 +49,18 @@ class StepOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     def silence_ms(self) -> int:
         """After how long without a heartbeat the attempt is given up (wire.md: never null)."""
         return self.heartbeat_ms if self.heartbeat_ms is not None else WORKER_HEARTBEAT_MS
+
+
+class ChildOptions(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a child run is started. ``parent_close`` says what becomes of it when its parent no longer awaits it.
+
+    An empty ``version`` is the last one declared where the child is started. ``detached``: started, never awaited.
+    """
+
+    run_id: str
+    version: str = ""
+    parent_close: Literal["cancel", "terminate", "abandon"] = "cancel"
+    detached: bool = False
 
 
 class WorkflowDefinition(msgspec.Struct, frozen=True):

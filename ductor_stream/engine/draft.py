@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from ductor_stream.engine.actions import Action, DispatchAttempt, EmitLifecycle, LifecycleType, StopAttempt
-from ductor_stream.engine.events import Failure
+from ductor_stream.engine.actions import (
+    Action,
+    CommandChild,
+    DispatchAttempt,
+    EmitLifecycle,
+    LifecycleType,
+    StopAttempt,
+    TellParent,
+)
+from ductor_stream.engine.events import CarriedSignal, ChildFinished, Continued, Failure, Parent
 from ductor_stream.engine.state import Header, Node, RunState
 from ductor_stream.engine.transitions import Trigger, moved
 from ductor_stream.errors import InvariantViolation
@@ -21,16 +29,18 @@ class Draft:
     """A clone of a run's state that reducers and decisions change, and the actions that follow from it.
 
     Dispatches are kept apart from the other actions, so that a node that is created and dropped in
-    the same tick is never sent. ``soonest`` is the earliest due time among the nodes touched here.
+    the same tick is never sent. ``soonest`` is the earliest due time among the nodes touched here;
+    ``continued`` says that the workflow has ended this execution and asks for the next one.
     """
 
-    __slots__ = ("actions", "dispatches", "soonest", "state")
+    __slots__ = ("actions", "continued", "dispatches", "soonest", "state")
 
     def __init__(self, state: RunState) -> None:
         self.state = state
         self.actions: list[Action] = []
         self.dispatches: dict[str, DispatchAttempt] = {}
         self.soonest: int | None = None
+        self.continued: Continued | None = None
 
     @property
     def header(self) -> Header:
@@ -51,6 +61,10 @@ class Draft:
 
     def stop(self, node: Node, reason: str) -> None:
         """The attempt of this node, if one is out, is no longer wanted."""
+        if node.kind == "child":
+            if node.child is not None and node.child.parent_close != "abandon":
+                self.actions.append(CommandChild(self.header.execution, node, node.child.parent_close, reason))
+            return
         if node.kind == "step" and self.dispatches.pop(node.node_id, None) is None and node.status == "dispatched":
             self.actions.append(StopAttempt(self.header.execution, node, reason))
 
@@ -85,15 +99,45 @@ class Draft:
             self.drop(node_id, f"run {header.status}")
         self.state.held.clear()
         self.emit(_CLOSING[trigger], now=now, failure=failure, reason=reason)
+        if header.parent is not None:
+            self.tell_parent(header.parent, header.status)
+
+    def tell_parent(self, parent: Parent, status: str, failure: Failure | None = None) -> None:
+        """Answer the node that awaits this run: with how it ended, or why it was refused."""
+        header = self.header
+        result = header.result if status == "completed" else None
+        failure = failure or header.failure
+        told = ChildFinished(parent.execution, parent.node_id, header.run_id, status, result, failure)
+        self.actions.append(TellParent(parent, header.execution, told))
+
+    def continue_as_new(self, input: bytes, version: str, now: int) -> Continued:
+        """End this execution and begin the next: nothing is awaited any more, untaken signals move along."""
+        header = self.header
+        for node_id in list(self.state.nodes):
+            self.drop(node_id, "run continued as new")
+        self.emit("run.continued", now=now)
+        signals = [CarriedSignal(s.signal_id, s.name, s.payload) for s in self.state.signals]
+        return Continued(
+            header.workflow,
+            version or header.version,
+            input,
+            signals,
+            header.run_due_at,
+            header.context,
+            header.parent,
+        )
 
     def all_actions(self) -> list[Action]:
         """What is to be done after the commit; dispatches last, in the order in which nodes were created."""
         return [*self.actions, *self.dispatches.values()]
 
 
-def deadline(node: Node) -> int | None:
-    """The earliest moment (ms) at which this node must be looked at even if nothing comes, or None."""
-    due = node.due_at
+def deadline(node: Node, *, running: bool = True) -> int | None:
+    """The earliest moment (ms) at which this node must be looked at even if nothing comes, or None.
+
+    Where the run is not ``running``, timers do not fire and nothing is tried again; time-outs still pass.
+    """
+    due = node.due_at if running else None
     if node.options is None:
         return due
     if node.options.schedule_to_close_ms is not None:

@@ -30,10 +30,19 @@ class Event(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Base of all events."""
 
 
+class Parent(msgspec.Struct, frozen=True, array_like=True):
+    """The node of a run that awaits a child run."""
+
+    run_id: str
+    execution: int
+    node_id: str
+
+
 class RunStarted(Event, frozen=True, tag="start"):
     """Somebody asked for a run. ``input`` is JSON (``b"null"`` without any), ``context`` the headers to carry along.
 
-    ``start_id`` is the id that dedupes the request; ``version`` is what the owner resolved it to.
+    ``start_id`` is the id that dedupes the request; ``version`` is what the owner resolved it to; ``parent`` awaits
+    the outcome.
     """
 
     workflow: str
@@ -43,10 +52,51 @@ class RunStarted(Event, frozen=True, tag="start"):
     on_conflict: OnConflict = "use_existing"
     run_timeout_ms: int | None = None
     context: dict[str, str] = {}
+    parent: Parent | None = None
+
+
+class CarriedSignal(msgspec.Struct, frozen=True, array_like=True):
+    """A signal that the last execution did not take."""
+
+    signal_id: str
+    name: str
+    payload: bytes
+
+
+class Continued(Event, frozen=True, tag="continued"):
+    """The next execution of a run begins, by ContinueAsNew, with what the last one handed on."""
+
+    workflow: str
+    version: str
+    input: bytes
+    signals: list[CarriedSignal]
+    run_due_at: int | None
+    context: dict[str, str]
+    parent: Parent | None
+
+
+class Proceed(Event, frozen=True, tag="proceed"):
+    """The run has been told to go on: the planner hears what is held (after ContinueAsNew)."""
+
+    execution: int
+
+
+class ChildFinished(Event, frozen=True, tag="child"):
+    """A child run has ended. ``status`` is its terminal status, or ``refused`` when it was never started."""
+
+    execution: int
+    node_id: str
+    child_run_id: str
+    status: str
+    result: bytes | None = None
+    failure: Failure | None = None
 
 
 class AttemptFinished(Event, frozen=True, tag="finish"):
-    """A worker reported the outcome of an attempt. ``output`` is JSON; times are the worker's, for people only."""
+    """A worker reported the outcome of an attempt. ``output`` is JSON; times are the worker's, for people only.
+
+    ``details`` is what its last heartbeat said (JSON), as far as the owner heard: the next attempt gets it.
+    """
 
     execution: int
     node_id: str
@@ -57,6 +107,7 @@ class AttemptFinished(Event, frozen=True, tag="finish"):
     worker: str = ""
     started_at: str = ""
     finished_at: str = ""
+    details: bytes | None = None
 
 
 class AttemptTimedOut(Event, frozen=True, tag="overdue"):
@@ -66,6 +117,7 @@ class AttemptTimedOut(Event, frozen=True, tag="overdue"):
     node_id: str
     generation: int
     code: str
+    details: bytes | None = None
 
 
 class TimerFired(Event, frozen=True, tag="timer"):
@@ -126,4 +178,7 @@ AnyEvent = (
     | CommandReceived
     | Redeployed
     | Condemned
+    | Continued
+    | Proceed
+    | ChildFinished
 )

@@ -11,8 +11,8 @@ from typing import Literal
 
 import msgspec
 
-from ductor_stream.engine.definition import StepOptions
-from ductor_stream.engine.events import AnyEvent, Failure
+from ductor_stream.engine.definition import ChildOptions, StepOptions
+from ductor_stream.engine.events import AnyEvent, Failure, Parent
 
 FORMAT = 1
 """Number of the layout of states and records; a reader refuses a higher one (protocol 19)."""
@@ -20,7 +20,7 @@ FORMAT = 1
 Status = Literal["running", "suspended", "paused", "completed", "failed", "cancelled", "terminated", "timed_out"]
 CLOSED: frozenset[str] = frozenset({"completed", "failed", "cancelled", "terminated", "timed_out"})
 
-NodeKind = Literal["step", "timer", "signal"]
+NodeKind = Literal["step", "timer", "signal", "child"]
 NodeStatus = Literal["dispatched", "backoff", "waiting"]
 
 
@@ -29,7 +29,7 @@ class Node(msgspec.Struct, frozen=True, array_like=True):
 
     Times are milliseconds since 1970 UTC. ``due_at`` is when a timer fires or a back-off ends;
     ``created_at`` is the ``now`` of the event that created the node; ``rejections`` counts workers
-    that could not take it.
+    that could not take it; ``details`` is what the last attempt's heartbeat said (JSON).
     """
 
     node_id: str
@@ -45,6 +45,8 @@ class Node(msgspec.Struct, frozen=True, array_like=True):
     dispatched_at: int = 0
     rejections: int = 0
     last_failure: Failure | None = None
+    details: bytes | None = None
+    child: ChildOptions | None = None
 
 
 # -- facts: what reduce tells the planner ---------------------------------------------------
@@ -87,13 +89,29 @@ class SignalArrived(Fact, frozen=True, tag="signal"):
     payload: bytes
 
 
+class ChildDone(Fact, frozen=True, tag="child_done"):
+    """A child run has completed, with its result as JSON."""
+
+    node_id: str
+    result: bytes
+
+
+class ChildFailed(Fact, frozen=True, tag="child_failed"):
+    """A child run has ended otherwise; ``status`` says how."""
+
+    node_id: str
+    child_run_id: str
+    status: str
+    failure: Failure | None
+
+
 class CancelRequested(Fact, frozen=True, tag="cancel"):
     """The run is to end by itself."""
 
     reason: str
 
 
-AnyFact = Begun | StepDone | StepFailed | TimerDue | SignalArrived | CancelRequested
+AnyFact = Begun | StepDone | StepFailed | TimerDue | SignalArrived | ChildDone | ChildFailed | CancelRequested
 
 
 class Held(msgspec.Struct, frozen=True, array_like=True):
@@ -119,6 +137,7 @@ class NodeCreated(Decision, frozen=True, tag="node"):
     input: bytes = b""
     options: StepOptions | None = None
     due_at: int | None = None
+    child: ChildOptions | None = None
 
 
 class NodeDropped(Decision, frozen=True, tag="drop"):
@@ -132,6 +151,25 @@ class SignalTaken(Decision, frozen=True, tag="taken"):
 
     signal_id: str
     node_id: str | None
+
+
+class Patched(Decision, frozen=True, tag="patched"):
+    """The workflow asked for a change by its name, and has it from here on."""
+
+    change: str
+
+
+class ViewSet(Decision, frozen=True, tag="view"):
+    """What the run shows of itself from now on, as JSON."""
+
+    view: bytes
+
+
+class ContinuedAsNew(Decision, frozen=True, tag="continue"):
+    """The workflow ends this execution and asks for the next one; an empty ``version`` keeps the version."""
+
+    input: bytes
+    version: str
 
 
 class Completed(Decision, frozen=True, tag="completed"):
@@ -150,7 +188,17 @@ class Cancelled(Decision, frozen=True, tag="cancelled"):
     """The workflow let CancelledError out, after a cancel."""
 
 
-AnyDecision = NodeCreated | NodeDropped | SignalTaken | Completed | Failed | Cancelled
+AnyDecision = (
+    NodeCreated
+    | NodeDropped
+    | SignalTaken
+    | Patched
+    | ViewSet
+    | ContinuedAsNew
+    | Completed
+    | Failed
+    | Cancelled
+)
 
 
 class Parked(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -203,6 +251,8 @@ class Header(msgspec.Struct, array_like=True):
     result: bytes | None = None
     failure: Failure | None = None
     context: dict[str, str] = {}
+    parent: Parent | None = None
+    view: bytes | None = None
 
 
 class RunState(msgspec.Struct):

@@ -13,26 +13,37 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from ductor_stream.engine.actions import Action
+from ductor_stream.engine.actions import Action, StartChild
 from ductor_stream.engine.definition import WorkflowDefinition
 from ductor_stream.engine.draft import Draft, deadline
-from ductor_stream.engine.events import AnyEvent, AttemptTimedOut, RunStarted, RunTimedOut, TimerFired
+from ductor_stream.engine.events import (
+    AnyEvent,
+    AttemptTimedOut,
+    Continued,
+    Proceed,
+    RunStarted,
+    RunTimedOut,
+    TimerFired,
+)
 from ductor_stream.engine.planners import Live, start_live
 from ductor_stream.engine.reduce import reduce
-from ductor_stream.engine.reduce.start import begin, first
+from ductor_stream.engine.reduce.start import begin, first, next_execution
 from ductor_stream.engine.state import (
     AnyDecision,
     Cancelled,
     Completed,
+    ContinuedAsNew,
     Failed,
     Held,
     Node,
     NodeCreated,
     NodeDropped,
     Parked,
+    Patched,
     Record,
     RunState,
     SignalTaken,
+    ViewSet,
 )
 from ductor_stream.errors import InvariantViolation
 
@@ -133,11 +144,22 @@ class _Pass:
         self.records.append(Record(header.execution, header.seq, now, event, decisions, parked))
         if self.draft.state.closed:
             self.forget()
+        elif self.draft.continued is not None:
+            self._continue(self.draft, self.draft.continued, now)
+
+    def _continue(self, draft: Draft, event: Continued, now: int) -> None:
+        """Begin the next execution. Its code runs in a later tick (``Proceed``): a loop of them cannot hold a batch up."""
+        self.forget()
+        draft.continued = None
+        execution = draft.header.execution + 1
+        draft.state = next_execution(draft.header, event, execution, now)
+        draft.header.seq = 1
+        self.records.append(Record(execution, 1, now, event))
 
     def _plan(self, facts: list[Held]) -> tuple[list[AnyDecision] | None, Parked | None]:
         assert self.draft is not None
         draft = self.draft
-        if draft.header.status != "running":
+        if draft.header.status != "running" or draft.state.held:
             draft.state.held.extend(facts)
             return None, None
         outcome = self._ask(facts)
@@ -202,11 +224,12 @@ def _fold(run_id: str, records: Sequence[Record], replay: _Replay | None) -> Run
     draft: Draft | None = None
     for record in records:
         if draft is None or record.execution != draft.header.execution:
-            draft, facts = _begin_recorded(run_id, record)
+            draft, facts = _begin_recorded(run_id, record, draft)
         else:
             facts = reduce(draft, record.event, record.now) or []
         draft.header.seq = record.seq
         draft.header.now = record.now
+        draft.continued = None
         if replay is not None and facts:
             replay.hear(facts, record)
         if record.decisions is not None:
@@ -222,11 +245,18 @@ def _fold(run_id: str, records: Sequence[Record], replay: _Replay | None) -> Run
     return draft.state
 
 
-def _begin_recorded(run_id: str, record: Record) -> tuple[Draft, list[Held]]:
+def _begin_recorded(run_id: str, record: Record, before: Draft | None) -> tuple[Draft, list[Held]]:
+    if isinstance(record.event, Continued):
+        old = before.header if before is not None else first(run_id, _as_start(record.event), record.execution).header
+        return Draft(next_execution(old, record.event, record.execution, record.now)), []
     if not isinstance(record.event, RunStarted):
         raise InvariantViolation(f"run {run_id}: execution {record.execution} does not begin with a start")
     begun = Draft(first(run_id, record.event, record.execution))
     return begun, begin(begun, record.event, record.now)
+
+
+def _as_start(event: Continued) -> RunStarted:
+    return RunStarted(event.workflow, event.version, event.input, "")
 
 
 def _park(draft: Draft, parked: Parked, facts: list[Held]) -> None:
@@ -243,17 +273,30 @@ def decide(draft: Draft, decisions: Sequence[AnyDecision]) -> None:
     now = header.now
     for decision in decisions:
         match decision:
-            case NodeCreated(node_id, kind, name, input, options, due_at):
+            case NodeCreated(node_id, kind, name, input, options, due_at, child):
                 if kind == "step":
                     draft.dispatch(Node(node_id, kind, name, "dispatched", now, input, options, dispatched_at=now))
+                elif child is not None:
+                    node = Node(node_id, kind, name, "waiting", now, input, child=child)
+                    draft.actions.append(StartChild(header.execution, node))
+                    if not child.detached:
+                        draft.put(node)
                 else:
                     draft.put(Node(node_id, kind, name, "waiting", now, due_at=due_at))
             case NodeDropped(node_id):
-                draft.drop(node_id, "no longer awaited")
+                # Not there: its result came while the run was held up, and another one that came before won the race.
+                if node_id in nodes:
+                    draft.drop(node_id, "no longer awaited")
             case SignalTaken(signal_id, taken_by):
                 draft.state.signals[:] = [s for s in draft.state.signals if s.signal_id != signal_id]
                 if taken_by is not None:
                     del nodes[taken_by]
+            case Patched():
+                pass
+            case ViewSet(view):
+                header.view = view
+            case ContinuedAsNew(input, version):
+                draft.continued = draft.continue_as_new(input, version, now)
             case Completed(result):
                 header.result = result
                 draft.close("complete", now)
@@ -270,16 +313,16 @@ def due_events(state: RunState, now: int) -> list[AnyEvent]:
         return []
     if header.run_due_at is not None and header.run_due_at <= now:
         return [RunTimedOut(header.execution)]
+    if header.status == "running" and state.held:
+        return [Proceed(header.execution)]
     due: list[tuple[int, int, AnyEvent]] = []
     for order, node in enumerate(state.nodes.values()):
-        at = deadline(node)
+        at = deadline(node, running=header.status == "running")
         if at is None or at > now:
             continue
-        if node.due_at is not None and node.due_at <= now:
-            if header.status == "running":
-                due.append((node.due_at, order, TimerFired(header.execution, node.node_id, node.generation)))
-        elif event := _overdue(header.execution, node, now):
-            due.append((at, order, event))
+        # A node whose time is over is not tried once more on the way out.
+        event = _overdue(header.execution, node, now) or TimerFired(header.execution, node.node_id, node.generation)
+        due.append((at, order, event))
     return [event for _, _, event in sorted(due, key=lambda entry: entry[:2])]
 
 
@@ -287,10 +330,11 @@ def _overdue(execution: int, node: Node, now: int) -> AttemptTimedOut | None:
     options = node.options
     if options is None:
         return None
-    code = "timeout_schedule_to_start"
     if options.schedule_to_close_ms is not None and node.created_at + options.schedule_to_close_ms <= now:
-        code = "timeout_schedule_to_close"
-    return AttemptTimedOut(execution, node.node_id, node.generation, code)
+        return AttemptTimedOut(execution, node.node_id, node.generation, "timeout_schedule_to_close")
+    if node.status == "dispatched":
+        return AttemptTimedOut(execution, node.node_id, node.generation, "timeout_schedule_to_start")
+    return None
 
 
 def wake_at(state: RunState) -> int | None:
@@ -298,7 +342,9 @@ def wake_at(state: RunState) -> int | None:
     if state.closed:
         return None
     running = state.header.status == "running"
-    due = [at for node in state.nodes.values() if (at := deadline(node)) is not None and (running or node.due_at is None)]
+    if running and state.held:
+        return state.header.now
+    due = [at for node in state.nodes.values() if (at := deadline(node, running=running)) is not None]
     if state.header.run_due_at is not None:
         due.append(state.header.run_due_at)
     return min(due, default=None)

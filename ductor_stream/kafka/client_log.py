@@ -17,6 +17,7 @@ import msgspec
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from ductor_stream.errors import DataError, DuctorError, LogUnavailable, PayloadTooLarge, TopicsNotReady
+from ductor_stream.kafka.offsets import PASSING, PASSING_SECONDS
 from ductor_stream.kafka.options import client_options, open_client
 from ductor_stream.ports import Outgoing
 from ductor_stream.protocol.lifecycle import LifecycleEvent, decode_lifecycle
@@ -181,18 +182,26 @@ class KafkaClientLog:
             topic = self._consumer.list_topics(name, timeout=self._config.request_timeout).topics[name]
         except KafkaException as error:
             raise LogUnavailable(f"Kafka does not answer at {self._config.bootstrap}: {error.args[0].str()}") from error
-        if topic.error is not None:
+        if topic.error is not None and topic.error.code() not in PASSING:
             raise TopicsNotReady(f"{name}: {topic.error.str()}; run `ductor-stream topics create`")
         return sorted(topic.partitions)
 
     def _ends(self) -> dict[int, int]:
         name = self._config.topics.run_lifecycle
-        timeout = self._config.request_timeout
-        places = [TopicPartition(name, number) for number in self._partitions(name)]
-        try:
-            return {p.partition: self._consumer.get_watermark_offsets(p, timeout=timeout)[1] for p in places}
-        except KafkaException as error:
-            raise LogUnavailable(f"Kafka does not tell where {name} ends: {error.args[0].str()}") from error
+        deadline = time.monotonic() + self._config.request_timeout
+        while True:
+            try:
+                return {number: self._end(name, number) for number in self._partitions(name)}
+            except KafkaException as error:
+                # A topic that was just created has no leader for a moment.
+                if error.args[0].code() not in PASSING or time.monotonic() > deadline:
+                    raise LogUnavailable(f"Kafka does not tell where {name} ends: {error.args[0].str()}") from error
+            self._closing.wait(PASSING_SECONDS)
+
+    def _end(self, name: str, partition: int) -> int:
+        place = TopicPartition(name, partition)
+        _, end = self._consumer.get_watermark_offsets(place, timeout=self._config.request_timeout)
+        return end
 
     # -- the producer ----------------------------------------------------------------------------
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
+from ductor_stream.engine.events import AnyEvent
 from ductor_stream.ports import Outgoing, Received
 
 _encoder = msgspec.msgpack.Encoder()
 _received = msgspec.msgpack.Decoder(Received)
+_event = msgspec.msgpack.Decoder(tuple[str, AnyEvent])
 _outgoing = msgspec.msgpack.Decoder(Outgoing)
 
 
@@ -19,6 +21,16 @@ def encode_received(received: Received) -> bytes:
 def decode_received(body: bytes) -> Received:
     """The record in the body of an inbox row of kind ``event``."""
     return _received.decode(body)
+
+
+def encode_event(run_id: str, event: AnyEvent) -> bytes:
+    """The body of an inbox row of kind ``engine``: what one run has for another."""
+    return _encoder.encode((run_id, event))
+
+
+def decode_event(body: bytes) -> tuple[str, AnyEvent]:
+    """The run id and the event in the body of an inbox row of kind ``engine``."""
+    return _event.decode(body)
 
 
 def encode_outgoing(record: Outgoing) -> bytes:

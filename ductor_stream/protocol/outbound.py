@@ -85,6 +85,7 @@ class Encoder:
             schedule_to_start_ms=options.schedule_to_start_ms,
             deadline_at=None if closes is None else rfc3339(node.created_at + closes),
             heartbeat_timeout_ms=options.silence_ms,
+            heartbeat_details=Raw(node.details or b"null"),
             results_topic=self._results,
         )
 

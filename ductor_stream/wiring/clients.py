@@ -12,6 +12,7 @@ from ductor_stream.client.database_feed import DatabaseFeed
 from ductor_stream.client.lifecycle_feed import LifecycleFeed
 from ductor_stream.client.ports import Feed
 from ductor_stream.config import Settings, load
+from ductor_stream.errors import InvalidConfig, UsageError
 from ductor_stream.kafka.client_log import ClientLogConfig, KafkaClientLog
 from ductor_stream.protocol.registry import ConfluentRegistry
 from ductor_stream.protocol.requests import RequestEncoder
@@ -54,12 +55,16 @@ class _Opening:
         self._core: Core | None = None
 
     @classmethod
-    def from_env(cls, namespace: str) -> Self:
+    def from_env(cls, namespace: str | None = None) -> Self:
         """A client of that namespace without its app: values are not checked before they are sent.
 
-        Kafka and Postgres are those of the environment or of ``ductor.toml``. Raises InvalidConfig.
+        Kafka and Postgres are those of the environment or of ``ductor.toml``; so is the namespace where none is
+        given. Raises InvalidConfig.
         """
-        return cls.from_settings(namespace, load())
+        settings = load()
+        if not (named := namespace or settings.namespace):
+            raise InvalidConfig("which app? Name its namespace, as in from_env('shop'), or set DUCTOR_NAMESPACE")
+        return cls.from_settings(named, settings)
 
     @classmethod
     def from_settings(cls, namespace: str, settings: Settings) -> Self:
@@ -69,6 +74,8 @@ class _Opening:
         return client
 
     def _open(self) -> None:
+        if self._core is not None:
+            raise UsageError("the client is open already")
         self._core = open_core(self._app, self._namespace, self._settings)
 
     def _close(self) -> None:
@@ -80,27 +87,40 @@ class _Opening:
 class Client(_Opening, ClientCalls):
     """Starts runs, signals and commands them, and waits for their results, with asyncio.
 
-    ``async with Client(app) as client:``. Needs Kafka alone; with a database URL results come from Postgres.
+    ``async with Client(app) as client:``. Needs Kafka alone; with a database URL results come from Postgres, also
+    those of runs that others started. Without one, from what was published since it was opened. Keep one per process.
     """
 
-    async def __aenter__(self) -> Self:
-        """Connect. Raises LogUnavailable, TopicsNotReady, InvalidConfig."""
+    async def open(self) -> Self:
+        """Connect: for code where ``async with`` does not fit. Raises LogUnavailable, TopicsNotReady, InvalidConfig."""
         await asyncio.to_thread(self._open)
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        """Wait for what was sent, and close."""
+    async def close(self) -> None:
+        """Wait at most ten seconds for what was sent; whoever still waits for a result gets a UsageError."""
         await asyncio.to_thread(self._close)
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
 
 class SyncClient(_Opening, SyncClientCalls):
     """The same for code without asyncio: ``with SyncClient(app) as client:``."""
 
-    def __enter__(self) -> Self:
-        """Connect. Raises LogUnavailable, TopicsNotReady, InvalidConfig."""
+    def open(self) -> Self:
+        """Connect: for code where ``with`` does not fit. Raises LogUnavailable, TopicsNotReady, InvalidConfig."""
         self._open()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Wait for what was sent, and close."""
+    def close(self) -> None:
+        """Wait at most ten seconds for what was sent; whoever still waits for a result gets a UsageError."""
         self._close()
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -162,6 +162,7 @@ class WorkerService:
         for intake in self._intakes:
             intake.drain()
         self._state = "draining"
+        _log.info("draining: nothing more is taken", attempts=self._executor.busy, grace_s=self._config.grace_s)
         deadline = self._config.clock.monotonic() + self._config.grace_s
         while self._busy() and self._config.clock.monotonic() < deadline:
             self._round()

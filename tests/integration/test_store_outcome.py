@@ -88,6 +88,7 @@ def test_a_server_that_does_not_answer_is_given_up(rig: PostgresRig) -> None:
             owner.commit("r")
         with pytest.raises(StoreUnavailable):
             owner.store.ping()
+        until(lambda: proxy.held_answers > 0, what="the answer that came too late")
         proxy.cut()
         assert taken_anew(owner).taken.offsets == (1, UNREAD, UNREAD)  # it had landed
 

@@ -12,9 +12,8 @@ import pytest
 
 from ductor_stream.engine.planners import dropping
 from ductor_stream.engine.planners.loop import LoopDropped
+from unit.abandoned_programs import SEEN, SUSPENDED, nothing
 from unit.stepped_loop import SteppedLoop
-
-SEEN: list[str] = []
 
 
 @pytest.fixture(autouse=True)
@@ -22,163 +21,13 @@ def quiet(capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -
     """Not a warning (they are errors here), log line or word on the terminal, also after a collection."""
     SEEN.clear()
     yield
+    SteppedLoop.made.clear()
     gc.collect()
     assert capfd.readouterr() == ("", "")
     assert not caplog.records
 
 
-async def nothing() -> None:
-    """A coroutine that some of the programs never start."""
-
-
-# -- programs, each suspended when it is dropped ------------------------------------------------
-
-
-async def awaits_in_finally(loop: SteppedLoop) -> None:
-    try:
-        await loop.node()
-    finally:
-        SEEN.append("finally")
-        await loop.node()
-        SEEN.append("never: after an await in finally")
-
-
-async def awaits_in_the_finally_of_what_it_awaits(loop: SteppedLoop) -> None:
-    async def inner() -> None:
-        try:
-            await awaits_in_finally(loop)
-        finally:
-            await asyncio.sleep(1)
-
-    try:
-        await inner()
-    finally:
-        await asyncio.shield(loop.node())
-
-
-async def awaits_what_exists_in_finally(loop: SteppedLoop) -> None:
-    first, second = loop.create_future(), loop.create_future()
-
-    async def inner() -> None:
-        try:
-            await loop.node()
-        finally:
-            try:
-                await first
-            finally:
-                await second
-
-    try:
-        await inner()
-    except RuntimeError:
-        SEEN.append("never: that inner() will not end is not its caller's to hear")
-
-
-async def raises_in_finally(loop: SteppedLoop) -> None:
-    try:
-        await loop.node()
-    finally:
-        raise SystemExit(1)
-
-
-async def holds_coroutines_not_started(loop: SteppedLoop) -> None:
-    held = [nothing(), nothing()]
-    await asyncio.gather(loop.node(), nothing(), loop.node())
-    await asyncio.gather(*held)
-
-
-async def holds_one_on_the_stack(loop: SteppedLoop) -> None:
-    await asyncio.gather(nothing(), await loop.node())
-
-
-async def holds_one_in_a_cycle(loop: SteppedLoop) -> None:
-    errors, held = [], nothing()
-    try:
-        raise ValueError
-    except ValueError as error:
-        errors.append(error)  # error → traceback → this frame → errors
-    await loop.node()
-    await held
-
-
-async def is_in_a_group(loop: SteppedLoop) -> None:
-    async with asyncio.TaskGroup() as group, asyncio.timeout(10):
-        group.create_task(awaits_in_finally(loop))
-        group.create_task(asyncio.sleep(5))
-        await loop.node()
-
-
-async def is_in_an_async_generator(loop: SteppedLoop) -> None:
-    async def pages():
-        try:
-            while True:
-                await awaits_in_finally(loop)
-                yield 1
-        finally:
-            await loop.node()
-
-    async for _ in pages():
-        pass
-
-
-async def left_an_async_generator(loop: SteppedLoop) -> None:
-    async def pages():
-        try:
-            yield 1
-        finally:
-            SEEN.append("never: it is freed where it stands")
-
-    async for _ in pages():
-        break
-    held = pages()
-    await anext(held)
-    await loop.node()
-    await anext(held)
-
-
-async def uses_locks_and_queues(loop: SteppedLoop) -> None:
-    queue: asyncio.Queue[int] = asyncio.Queue()
-    lock, condition = asyncio.Lock(), asyncio.Condition()
-
-    async def waits() -> None:
-        async with lock, condition:
-            await asyncio.wait_for(queue.get(), timeout=30)
-
-    await asyncio.wait([asyncio.create_task(waits()) for _ in range(3)])
-
-
-async def has_a_task_not_started(loop: SteppedLoop) -> None:
-    loop.call_soon(lambda: asyncio.create_task(nothing()))
-    await loop.node()
-
-
-async def failed_unseen(loop: SteppedLoop) -> None:
-    async def fail() -> None:
-        raise ValueError
-
-    asyncio.create_task(fail())
-    await loop.node()
-
-
-@pytest.mark.parametrize(
-    "program",
-    [
-        awaits_in_finally,
-        awaits_in_the_finally_of_what_it_awaits,
-        awaits_what_exists_in_finally,
-        raises_in_finally,
-        holds_coroutines_not_started,
-        holds_one_on_the_stack,
-        holds_one_in_a_cycle,
-        is_in_a_group,
-        is_in_an_async_generator,
-        left_an_async_generator,
-        uses_locks_and_queues,
-        has_a_task_not_started,
-        failed_unseen,
-    ],
-    ids=lambda program: program.__name__,
-)
+@pytest.mark.parametrize("program", SUSPENDED, ids=lambda program: program.__name__)
 @pytest.mark.parametrize("started", [True, False], ids=["started", "not started"])
 def test_a_dropped_run_is_silent(program: Callable[[SteppedLoop], Coroutine[Any, Any, None]], started: bool):
     loop = SteppedLoop()
@@ -191,8 +40,6 @@ def test_a_dropped_run_is_silent(program: Callable[[SteppedLoop], Coroutine[Any,
     assert coro is None or coro.cr_frame is None
     assert not [each for each in SEEN if each.startswith("never")]
     assert loop.said == said  # neither node nor timer came of it
-    del root, coro, loop
-    gc.collect()
 
 
 def test_what_was_ready_is_dropped_too():

@@ -12,43 +12,39 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from ductor_stream.engine import values
-from ductor_stream.engine.definition import StepDefinition, WorkflowDefinition
+from ductor_stream.engine.definition import ChildOptions, StepDefinition, WorkflowDefinition
 from ductor_stream.engine.events import Failure
 from ductor_stream.engine.planners.loop import LoopOverrun, WorkflowLoop, WorkflowTask
-from ductor_stream.engine.planners.outcome import ending, where
+from ductor_stream.engine.planners.outcome import child_error, ending, step_error, where
 from ductor_stream.engine.planners.replay import Divergence
-from ductor_stream.engine.planners.run import Run, RunInfo
+from ductor_stream.engine.planners.run import ContinueAsNew, Run, RunInfo
 from ductor_stream.engine.state import (
     AnyDecision,
     AnyFact,
     Begun,
     Cancelled,
     CancelRequested,
+    ChildDone,
+    ChildFailed,
     Completed,
+    ContinuedAsNew,
     Failed,
     Header,
     Held,
     NodeCreated,
     NodeDropped,
     Parked,
+    Patched,
     SignalArrived,
     SignalTaken,
     StepDone,
     StepFailed,
     TimerDue,
 )
-from ductor_stream.errors import InvalidValue, PayloadTooLarge, StepCancelled, StepError, StepTimeout
-
-_TIMEOUTS = frozenset(
-    {
-        "timeout_schedule_to_start",
-        "timeout_start_to_close",
-        "timeout_schedule_to_close",
-        "heartbeat_lost",
-        "worker_lost",
-    }
-)
+from ductor_stream.errors import InvalidValue, PayloadTooLarge
 
 
 class FunctionLive:
@@ -65,6 +61,9 @@ class FunctionLive:
         self._divergence: Divergence | None = None
         self._steps: dict[str, tuple[StepDefinition, asyncio.Future[Any]]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._children: dict[str, tuple[asyncio.Future[Any], Any]] = {}
+        self._patches: dict[str, bool] = {}
+        self.nodes_created = 0
         self._buffered: dict[str, deque[SignalArrived]] = {}
         self._waiting: dict[str, deque[tuple[str, asyncio.Future[SignalArrived]]]] = {}
 
@@ -121,7 +120,12 @@ class FunctionLive:
             case SignalArrived():
                 self._signal(fact)
             case StepFailed(node_id, failure, attempts):
-                self._steps.pop(node_id)[1].set_exception(_step_error(failure, attempts))
+                self._steps.pop(node_id)[1].set_exception(step_error(failure, attempts))
+            case ChildDone(node_id, result):
+                future, type = self._children.pop(node_id)
+                self._resolve(future, result, type)
+            case ChildFailed(node_id):
+                self._children.pop(node_id)[0].set_exception(child_error(fact))
             case Begun():
                 return self._begin()
             case CancelRequested(reason):
@@ -148,6 +152,8 @@ class FunctionLive:
         if root.cancelled():
             return Cancelled()
         error = root.exception()
+        if isinstance(error, ContinueAsNew):
+            return ContinuedAsNew(error.input, error.version)
         if error is not None:
             return ending(error, self.definition)
         try:
@@ -174,6 +180,7 @@ class FunctionLive:
         if self._divergence is not None:
             self._divergence.compare(len(self._decisions), decision, self._places)
         self._decisions.append(decision)
+        self.nodes_created += 1
 
     @property
     def replaying(self) -> bool:
@@ -193,6 +200,36 @@ class FunctionLive:
             if self._steps.pop(node_id, None) is not None:
                 self.emit(NodeDropped(node_id))
             raise
+
+    async def child(self, name: str, raw: bytes, options: ChildOptions, output_type: Any) -> Any:
+        """Create a child node and await its outcome; a detached one is started and not awaited."""
+        node_id = self.loop.place()
+        if not options.run_id:
+            info = self.info
+            run_id = f"{info.run_id}/{info.execution}/{node_id}"
+            options = msgspec.structs.replace(options, run_id=run_id)
+        self.emit(NodeCreated(node_id, "child", name, raw, child=options))
+        if options.detached:
+            return options.run_id
+        future = self.loop.create_future()
+        self._children[node_id] = (future, output_type)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if self._children.pop(node_id, None) is not None:
+                self.emit(NodeDropped(node_id))
+            raise
+
+    def patched(self, change: str) -> bool:
+        """Whether this run has the change: yes where its code first gets there now, no where history went without it."""
+        known = self._patches.get(change)
+        if known is None:
+            decision = Patched(change)
+            known = self._divergence is None or self._divergence.next_is(len(self._decisions), decision)
+            self._patches[change] = known
+            if known:
+                self.emit(decision)
+        return known
 
     async def wait_signal(self, name: str, type: Any) -> Any:
         """Take the oldest buffered signal of that name, or wait for the next one."""
@@ -243,13 +280,3 @@ class FunctionLive:
         node_id: str = handle.place  # type: ignore[attr-defined]
         if self._timers.pop(node_id, None) is not None:
             self.emit(NodeDropped(node_id))
-
-
-def _step_error(failure: Failure, attempts: int) -> StepError:
-    kind = StepError
-    if failure.code in _TIMEOUTS:
-        kind = StepTimeout
-    elif failure.code == "cancelled":
-        kind = StepCancelled
-    details = values.decode(failure.details, Any) if failure.details else None
-    return kind(failure.message, type=failure.type, error_code=failure.code, details=details, attempts=attempts)

@@ -9,9 +9,18 @@ from typing import Any
 from ductor_stream.engine import values
 from ductor_stream.engine.definition import WorkflowDefinition
 from ductor_stream.engine.events import Failure
-from ductor_stream.engine.state import Failed, Parked
-from ductor_stream.errors import InvalidValue, StepError, TerminalError
+from ductor_stream.engine.state import ChildFailed, Failed, Parked
+from ductor_stream.errors import ChildError, InvalidValue, StepCancelled, StepError, StepTimeout, TerminalError
 
+_TIMEOUTS = frozenset(
+    {
+        "timeout_schedule_to_start",
+        "timeout_start_to_close",
+        "timeout_schedule_to_close",
+        "heartbeat_lost",
+        "worker_lost",
+    }
+)
 _OURS = __file__[: __file__.rindex("engine")]
 _ASYNCIO = (asyncio.__file__ or "").rpartition("__init__")[0]
 
@@ -59,6 +68,8 @@ def _failure(error: BaseException, definition: WorkflowDefinition) -> Failure | 
         return found[0] if found and all(f is not None for f in found) else None
     if isinstance(error, StepError):
         return Failure(error.error_code, error.type, error.message, retryable=False, details=_json(error.details))
+    if isinstance(error, ChildError):
+        return Failure("child", error.type, error.message, retryable=False, details=_json(error.details))
     if isinstance(error, TerminalError):
         return Failure("user", error.type, str(error), retryable=False, details=_json(error.details))
     if isinstance(error, TimeoutError | definition.fails_on):
@@ -83,3 +94,24 @@ def _user_stack(traceback: TracebackType | None) -> list[str]:
             lines.append(f"{code.co_filename}:{traceback.tb_lineno} in {code.co_name}")
         traceback = traceback.tb_next
     return lines
+
+
+def step_error(failure: Failure, attempts: int) -> StepError:
+    """What workflow code catches when a step failed for good."""
+    kind = StepError
+    if failure.code in _TIMEOUTS:
+        kind = StepTimeout
+    elif failure.code == "cancelled":
+        kind = StepCancelled
+    details = values.decode(failure.details, Any) if failure.details else None
+    return kind(failure.message, type=failure.type, error_code=failure.code, details=details, attempts=attempts)
+
+
+def child_error(fact: ChildFailed) -> ChildError:
+    """What workflow code catches when a child run ended without a result."""
+    failure = fact.failure
+    why = f": {failure.message}" if failure is not None and failure.message else ""
+    details = values.decode(failure.details, Any) if failure is not None and failure.details else None
+    message = f"child run {fact.child_run_id} {fact.status}{why}"
+    kind = failure.type if failure is not None else ""
+    return ChildError(message, run_id=fact.child_run_id, status=fact.status, type=kind, details=details)

@@ -10,10 +10,13 @@ from ductor_stream.engine.state import (
     AnyDecision,
     Cancelled,
     Completed,
+    ContinuedAsNew,
     Failed,
     NodeCreated,
     NodeDropped,
+    Patched,
     SignalTaken,
+    ViewSet,
 )
 
 _SHOWN = 200
@@ -45,6 +48,10 @@ class Divergence:
         line = user_line(sys._getframe(1)) or place()
         self.problem = f"history has {recorded}; this code has {told(decision)}" + (f" at {line}" if line else "")
 
+    def next_is(self, index: int, decision: AnyDecision) -> bool:
+        """Whether history has this decision at that place."""
+        return index < len(self.expected) and same(self.expected[index], decision)
+
     def left_over(self, decided: Sequence[AnyDecision], place: Callable[[], str]) -> str:
         """What history has and this code never did, or an empty string."""
         if len(decided) >= len(self.expected):
@@ -63,6 +70,7 @@ def same(recorded: AnyDecision, decision: AnyDecision) -> bool:
             and recorded.name == decision.name
             and recorded.input == decision.input
             and recorded.due_at == decision.due_at
+            and (recorded.child and recorded.child.run_id) == (decision.child and decision.child.run_id)
         )
     return recorded == decision
 
@@ -80,6 +88,12 @@ def told(decision: AnyDecision) -> str:
             return f"node {node_id} no longer awaited"
         case SignalTaken(signal_id, _):
             return f"signal {signal_id} taken"
+        case Patched(change):
+            return f"the change {change}"
+        case ViewSet(view):
+            return f"the view {_short(view)}"
+        case ContinuedAsNew(input, _):
+            return f"continue as new with {_short(input)}"
         case Completed(result):
             return f"the result {_short(result)}"
         case Failed(failure):

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from datetime import UTC, datetime
 from random import Random
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, ParamSpec, TypeVar
 from uuid import UUID
 
+from ductor_stream.engine import values
+from ductor_stream.engine.definition import ChildOptions
+from ductor_stream.engine.state import ViewSet
+from ductor_stream.errors import StepError
+
 if TYPE_CHECKING:
-    from ductor_stream.declarations import Signal, Step
+    from ductor_stream.declarations import Signal, Step, Workflow
     from ductor_stream.engine.planners.function import FunctionLive
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+In = TypeVar("In")
+Out = TypeVar("Out")
+Item = TypeVar("Item")
+
+CONTINUE_FROM = 10_000
+"""Decisions in one execution from which ``should_continue`` says yes: a replay of some 30 ms."""
 
 
 class RunInfo(NamedTuple):
@@ -25,6 +37,26 @@ class RunInfo(NamedTuple):
     workflow: str
     version: str
     started_at: int
+
+
+class ContinueAsNew(BaseException):
+    """Leaves the workflow function: this execution has ended, the next one is to begin."""
+
+    def __init__(self, input: bytes, version: str) -> None:
+        super().__init__("continue as new")
+        self.input = input
+        self.version = version
+
+
+class Signals(AsyncIterator[T]):
+    """The signals of one name, in the order of their arrival, without end."""
+
+    def __init__(self, run: Run, signal: Signal[T]) -> None:
+        self._run, self._signal = run, signal
+
+    async def __anext__(self) -> T:
+        """Await the next one."""
+        return await self._run.wait_signal(self._signal)
 
 
 class RunLog:
@@ -80,6 +112,88 @@ class Run:
     def wait_signal(self, signal: Signal[T]) -> Coroutine[Any, Any, T]:
         """Await the next signal of that name: each is delivered once, in the order in which it arrived."""
         return self._live.wait_signal(signal.definition.name, signal.definition.payload_type)
+
+    def signals(self, signal: Signal[T]) -> AsyncIterator[T]:
+        """All signals of that name, one after the other: ``async for payload in run.signals(approved)``."""
+        return Signals(self, signal)
+
+    def child(
+        self,
+        workflow: Workflow[In, Out],
+        input: In | None = None,
+        *,
+        run_id: str = "",
+        parent_close: Literal["cancel", "terminate", "abandon"] = "cancel",
+        detach: bool = False,
+    ) -> Coroutine[Any, Any, Out]:
+        """Start a child run and await its result. Its run id is made from this run's, if none is given.
+
+        ``parent_close`` says what becomes of it when this run ends or no longer awaits it. With ``detach`` it is
+        only started, is nobody's child, and its run id is returned. Raises ChildError when it ended otherwise, or
+        when a run of that id exists that is not this node's child.
+        """
+        definition = workflow.definition
+        raw = values.limited(workflow.encode_input(input), f"input of child {definition.name}")
+        options = ChildOptions(run_id, definition.version, parent_close, detach)
+        return self._live.child(definition.name, raw, options, definition.output_type)
+
+    async def map(
+        self,
+        step: Callable[[Item], Coroutine[Any, Any, R]] | Step[..., R],
+        items: Iterable[Item],
+        *,
+        max_in_flight: int | None = None,
+        on_error: Literal["cancel", "collect"] = "cancel",
+    ) -> list[Any]:
+        """Run a step for each item, at most ``max_in_flight`` at a time; results in the order of the items.
+
+        ``on_error``: ``cancel`` drops the rest at the first error and raises it; ``collect`` goes on and puts the
+        StepError in the place of the result.
+        """
+        pending = list(items)
+        results: list[Any] = [None] * len(pending)
+        queue = iter(enumerate(pending))
+
+        async def lane() -> None:
+            for place, item in queue:
+                try:
+                    results[place] = await self.step(step, item)  # type: ignore[arg-type]
+                except StepError as error:
+                    if on_error == "cancel":
+                        raise
+                    results[place] = error
+
+        lanes = [asyncio.ensure_future(lane()) for _ in range(min(max_in_flight or len(pending), len(pending)))]
+        try:
+            await asyncio.gather(*lanes)
+        except BaseException:
+            for one in lanes:
+                one.cancel()
+            await asyncio.gather(*lanes, return_exceptions=True)
+            raise
+        return results
+
+    def patched(self, change: str) -> bool:
+        """Whether this run takes the new branch of a change: true from where its code first gets here, false for
+        a run whose history went past this place before the change was deployed. The same in every replay.
+        """
+        return self._live.patched(change)
+
+    def should_continue(self) -> bool:
+        """Whether this execution's history is long enough that the run should continue as new (10,000 decisions)."""
+        return self._live.nodes_created >= CONTINUE_FROM
+
+    def continue_as_new(self, input: Any = None, *, version: str = "") -> NoReturn:
+        """End this execution and begin the next one of the same run id with that input and an empty history.
+
+        Signals that were not taken move along. Without ``version`` the run stays on its own. Leaves the workflow
+        function: call it in the function's own task.
+        """
+        raise ContinueAsNew(values.limited(values.encode(input), "input"), version)
+
+    def set_view(self, view: Any) -> None:
+        """Show a value beside the run: ``runs show`` and the API have it. Any JSON; the last one counts."""
+        self._live.emit(ViewSet(values.limited(values.encode(view), "view")))
 
     def now(self) -> datetime:
         """The time of the event being applied, UTC: the same in every replay."""

@@ -12,15 +12,18 @@ from ductor_stream.engine.events import (
     AnyEvent,
     AttemptFinished,
     AttemptTimedOut,
+    ChildFinished,
     CommandReceived,
     Condemned,
+    Continued,
+    Proceed,
     Redeployed,
     RunStarted,
     RunTimedOut,
     SignalReceived,
     TimerFired,
 )
-from ductor_stream.engine.reduce import attempt, control, signal, start, timer
+from ductor_stream.engine.reduce import attempt, child, control, signal, start, timer
 from ductor_stream.engine.state import Held
 
 
@@ -43,5 +46,11 @@ def reduce(draft: Draft, event: AnyEvent, now: int) -> list[Held] | None:
             return control.redeployed(draft, event, now)
         case Condemned():
             return control.condemned(draft, event, now)
+        case ChildFinished():
+            return child.finished(draft, event, now)
+        case Proceed():
+            return control.proceed(draft, event)
+        case Continued():
+            return None
         case RunStarted():
             return start.again(draft, event, now)

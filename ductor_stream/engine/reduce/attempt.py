@@ -22,6 +22,8 @@ def finished(draft: Draft, event: AttemptFinished, now: int) -> list[Held] | Non
         draft.actions.append(RecordLate(event))
         return None
     draft.actions.append(CloseAttempt(event.execution, node, event))
+    # Decided and answered in one tick (after a replica lost its last commits): it needs no sending any more.
+    draft.dispatches.pop(node.node_id, None)
     if event.outcome == "completed":
         del draft.state.nodes[node.node_id]
         return [Held(now, StepDone(node.node_id, event.output or b"null"))]
@@ -30,7 +32,7 @@ def finished(draft: Draft, event: AttemptFinished, now: int) -> list[Held] | Non
         return _offer_again(draft, node, failure, now)
     if event.outcome == "cancelled":
         failure = Failure("cancelled", "StepCancelled", failure.message, retryable=False)
-    return _failed(draft, node, failure, now)
+    return _failed(draft, node, failure, event.details, now)
 
 
 def timed_out(draft: Draft, event: AttemptTimedOut, now: int) -> list[Held] | None:
@@ -42,7 +44,8 @@ def timed_out(draft: Draft, event: AttemptTimedOut, now: int) -> list[Held] | No
     draft.stop(node, event.code)
     final = event.code in ("timeout_schedule_to_close", "timeout_schedule_to_start")
     message = f"step {node.name}: {event.code.replace('_', ' ')}"
-    return _failed(draft, node, Failure(event.code, "StepTimeout", message, retryable=not final), now)
+    failure = Failure(event.code, "StepTimeout", message, retryable=not final)
+    return _failed(draft, node, failure, event.details, now)
 
 
 def _current(draft: Draft, execution: int, node_id: str, generation: int) -> Node | None:
@@ -52,11 +55,12 @@ def _current(draft: Draft, execution: int, node_id: str, generation: int) -> Nod
     return node
 
 
-def _failed(draft: Draft, node: Node, failure: Failure, now: int) -> list[Held] | None:
+def _failed(draft: Draft, node: Node, failure: Failure, details: bytes | None, now: int) -> list[Held] | None:
     due = _retry_at(draft, node, failure, now)
     if due is None:
         del draft.state.nodes[node.node_id]
         return [Held(now, StepFailed(node.node_id, failure, node.attempt))]
+    node = msgspec.structs.replace(node, details=details or node.details)
     draft.put(_superseded(node, failure, due, attempt=node.attempt + 1, rejections=0))
     return []
 

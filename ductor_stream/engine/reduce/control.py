@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ductor_stream.engine.draft import Draft
-from ductor_stream.engine.events import CommandReceived, Condemned, Failure, Redeployed, RunTimedOut
+from ductor_stream.engine.events import CommandReceived, Condemned, Failure, Proceed, Redeployed, RunTimedOut
 from ductor_stream.engine.state import CancelRequested, Held
 from ductor_stream.engine.transitions import moved
 
@@ -46,6 +46,15 @@ def resume(draft: Draft, now: int, reason: str) -> list[Held]:
     held = list(draft.state.held)
     draft.state.held.clear()
     draft.emit("run.resumed", now=now, reason=reason)
+    return held
+
+
+def proceed(draft: Draft, event: Proceed) -> list[Held] | None:
+    """The planner hears what is held for an execution that has just begun."""
+    if draft.header.status != "running" or event.execution != draft.header.execution or not draft.state.held:
+        return None
+    held = list(draft.state.held)
+    draft.state.held.clear()
     return held
 
 

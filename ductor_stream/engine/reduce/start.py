@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ductor_stream.engine.draft import Draft
-from ductor_stream.engine.events import RunStarted
-from ductor_stream.engine.state import FORMAT, Begun, Header, Held, RunState
+from ductor_stream.engine.events import Continued, Failure, Parent, RunStarted
+from ductor_stream.engine.state import FORMAT, Begun, Header, Held, RunState, SignalArrived
 
 
 def first(run_id: str, event: RunStarted, execution: int = 1) -> RunState:
@@ -24,6 +24,9 @@ def begin(draft: Draft, event: RunStarted, now: int) -> list[Held]:
 
 def again(draft: Draft, event: RunStarted, now: int) -> list[Held] | None:
     """A start for a run that exists follows ``on_conflict``; without one it is the same start again: nothing."""
+    if event.parent is not None:
+        _answer(draft, event.parent)
+        return None
     if event.on_conflict == "use_existing":
         return None
     if event.on_conflict == "terminate_existing" and not draft.state.closed:
@@ -37,13 +40,33 @@ def again(draft: Draft, event: RunStarted, now: int) -> list[Held] | None:
     return begin(draft, event, now)
 
 
+def next_execution(old: Header, event: Continued, execution: int, now: int) -> RunState:
+    """The state with which the next execution begins: the planner has not heard anything of it yet."""
+    state = RunState(_header(old.run_id, event, execution, lifecycle_seq=old.lifecycle_seq))
+    state.header.now = state.header.started_at = now
+    state.header.run_due_at = event.run_due_at
+    state.signals = [SignalArrived(s.signal_id, s.name, s.payload) for s in event.signals]
+    state.held = [Held(now, Begun()), *(Held(now, signal) for signal in state.signals)]
+    return state
+
+
+def _answer(draft: Draft, parent: Parent) -> None:
+    """A start with a parent is always answered: the run may be another's, or have ended already (protocol 24)."""
+    header = draft.header
+    if header.parent != parent:
+        message = f"run {header.run_id} exists already, and is not the child of {parent.run_id}"
+        draft.tell_parent(parent, "refused", Failure("child_exists", "ChildExists", message, retryable=False))
+    elif draft.state.closed:
+        draft.tell_parent(parent, header.status)
+
+
 def _may_restart(draft: Draft, event: RunStarted) -> bool:
     if event.on_conflict == "restart_if_failed":
         return draft.header.status in ("failed", "timed_out", "terminated", "cancelled")
     return event.on_conflict in ("restart_if_closed", "terminate_existing") and draft.state.closed
 
 
-def _header(run_id: str, event: RunStarted, execution: int, *, lifecycle_seq: int) -> Header:
+def _header(run_id: str, event: RunStarted | Continued, execution: int, *, lifecycle_seq: int) -> Header:
     return Header(
         format=FORMAT,
         run_id=run_id,
@@ -57,4 +80,5 @@ def _header(run_id: str, event: RunStarted, execution: int, *, lifecycle_seq: in
         started_at=0,
         input=event.input,
         context=event.context,
+        parent=event.parent,
     )

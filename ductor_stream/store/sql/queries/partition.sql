@@ -88,7 +88,7 @@ on conflict (name) do nothing
 
 -- name: declare
 -- purpose: which definitions are served, by digest
--- index: eec_workflow_definition_pkey
+-- index: none, an insert
 insert into eec_workflow_definition (ns, workflow, version, digest)
 select %(ns)b, * from unnest(%(workflow)b, %(version)b, %(digest)b)
 on conflict do nothing

@@ -1,0 +1,135 @@
+"""A worker's producer: any thread hands records over, one thread hears what became of them.
+
+Delivery: at least once, in order per key (idempotent, acks=all). Nothing here blocks the caller: a full queue
+or a lost client is dealt with in the producer's own thread.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from ductor_stream.kafka.producer import KEY_DECIDES, PERMANENT, PURGE_SECONDS
+from ductor_stream.ports import Delivered, Outgoing, Undeliverable
+
+logger = logging.getLogger("ductor_stream.kafka.task_producer")
+
+POLL_SECONDS = 0.1
+"""How long the thread sleeps in the driver at most; it wakes it when something was answered."""
+
+
+class TaskProducer:
+    """An idempotent producer for many threads. ``make`` builds the client, and another after a fatal error."""
+
+    def __init__(self, make: Callable[[Callable[[KafkaError], None]], Producer]) -> None:
+        self._make = make
+        self._numbers = itertools.count()
+        self._open: dict[int, tuple[Outgoing, Delivered]] = {}
+        self._later: deque[int] = deque()
+        self._fatal: KafkaError | None = None
+        self._replacing = False
+        self._lock = threading.Lock()
+        self._client = make(self._heard_error)
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="kafka-task-producer", daemon=True)
+        self._thread.start()
+
+    def produce(self, record: Outgoing, delivered: Delivered) -> None:
+        """Queue a record; ``delivered`` is called once, from the producer's thread, or at once where it is illegal."""
+        number = next(self._numbers)
+        self._open[number] = (record, delivered)
+        self._queue(number)
+
+    def flush(self, timeout: float) -> int:
+        """Wait at most ``timeout`` seconds for acknowledgements; returns how many records are still open."""
+        self._client.flush(timeout)
+        return len(self._open)
+
+    def close(self, timeout: float) -> None:
+        """Flush, then end; what is open then is reported as not taken (it may still have landed)."""
+        self.flush(timeout)
+        self._closed = True
+        self._thread.join(2 * POLL_SECONDS + 1)
+        self._client.purge()
+        self._client.flush(PURGE_SECONDS)
+        for number in list(self._open):
+            self._fail(number, "the producer was closed", permanent=False)
+
+    # -- inside ------------------------------------------------------------------------------
+
+    def _queue(self, number: int) -> None:
+        record, _ = self._open[number]
+        headers: Any = record.headers
+        try:
+            with self._lock:
+                self._client.produce(
+                    record.topic,
+                    record.value,
+                    record.key,
+                    KEY_DECIDES if record.partition is None else record.partition,
+                    on_delivery=partial(self._heard, number),
+                    headers=headers,
+                )
+        except BufferError:
+            self._later.append(number)
+        except KafkaException as error:
+            self._refused(number, error.args[0])
+        except (TypeError, ValueError, UnicodeError) as error:
+            # The client could not even encode it: a topic with U+0000, a header that is not bytes.
+            self._fail(number, str(error), permanent=True)
+
+    def _heard(self, number: int, error: KafkaError | None, _message: Any) -> None:
+        if error is None:
+            _, delivered = self._open.pop(number)
+            delivered(None)
+        else:
+            self._refused(number, error)
+
+    def _refused(self, number: int, error: KafkaError) -> None:
+        if error.fatal():
+            self._fatal = self._fatal or error
+        if self._replacing or error.fatal():
+            return  # it stays open, and the next client sends it
+        self._fail(number, error.str(), permanent=error.code() in PERMANENT)
+
+    def _fail(self, number: int, error: str, *, permanent: bool) -> None:
+        record, delivered = self._open.pop(number)
+        delivered(Undeliverable(record, error, permanent))
+
+    def _heard_error(self, error: KafkaError) -> None:
+        if error.fatal():
+            self._fatal = self._fatal or error
+        logger.log(logging.ERROR if error.fatal() else logging.WARNING, "producer: %s", error.str())
+
+    def _run(self) -> None:
+        while not self._closed:
+            try:
+                self._client.poll(POLL_SECONDS)
+                for _ in range(len(self._later)):
+                    self._queue(self._later.popleft())
+                if self._fatal is not None:
+                    self._replace(self._fatal)
+            except Exception:
+                # A receiver that raises, or whatever the driver comes up with: results must go on flowing.
+                logger.exception("the producer's thread stumbled")
+
+    def _replace(self, error: KafkaError) -> None:
+        """After a fatal error nothing more leaves this client: another one sends what is open, in its order."""
+        logger.error("fatal producer error, making a new producer: %s", error.str())
+        with self._lock:
+            self._replacing = True
+            self._client.purge()
+            self._client.flush(PURGE_SECONDS)
+            self._client = self._make(self._heard_error)
+            self._fatal = None
+            self._replacing = False
+            self._later.clear()
+        for number in sorted(self._open):
+            self._queue(number)

@@ -1,0 +1,164 @@
+"""Migrations on real Postgres: all of them together equal schema.sql, and each lands once, as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from servers import PostgresServer, fresh_database
+from store_rigs import POSTGRES, Background, migrated_database, postgres_label
+
+from ductor_stream.errors import SchemaMismatch, StoreUnavailable
+from ductor_stream.store import migrate as migrating
+from ductor_stream.store.migrate import Migration, check, migrate, migrations
+from ductor_stream.store.queries import schema_sql
+
+COLUMNS = """
+select c.relname, a.attnum, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attidentity, a.attstorage,
+       a.attcompression, pg_get_expr(d.adbin, d.adrelid)
+  from pg_attribute a
+  join pg_class c on c.oid = a.attrelid
+  left join pg_attrdef d on (d.adrelid, d.adnum) = (a.attrelid, a.attnum)
+ where c.relname like 'eec_%' and c.relkind in ('r', 'v') and a.attnum > 0 and not a.attisdropped
+ order by 1, 2"""
+
+RELATIONS = """
+select c.relname, c.relkind, c.reloptions, case when c.relkind = 'v' then pg_get_viewdef(c.oid) end
+  from pg_class c
+ where c.relname like 'eec_%' and c.relkind in ('r', 'v', 'i', 'S')
+ order by 1"""
+
+CONSTRAINTS = """
+select conrelid::regclass::text, conname, pg_get_constraintdef(oid)
+  from pg_constraint
+ where conrelid::regclass::text like 'eec_%'
+ order by 1, 2"""
+
+INDEXES = "select indexname, indexdef from pg_indexes where tablename like 'eec_%' order by 1"
+
+
+@pytest.fixture(scope="module", params=POSTGRES, ids=postgres_label)
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    def session() -> PostgresServer:
+        found: PostgresServer = request.getfixturevalue("postgres")
+        return found
+
+    with migrated_database(request.param, tmp_path_factory.mktemp("store"), session) as url:
+        yield url
+
+
+@pytest.fixture
+def dsn(server: str) -> Iterator[str]:
+    """An empty database."""
+    with fresh_database(server) as url:
+        yield url
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> tuple[Migration, Migration]:
+    """A later release: one more migration before its deployment, one after."""
+    pre = Migration(9001, "pre", "add_colour", b"alter table eec_namespace add column colour text")
+    post = Migration(9002, "post", "require_colour", b"alter table eec_namespace alter column colour set not null")
+    known = (*migrations(), pre, post)
+    monkeypatch.setattr(migrating, "migrations", lambda: known)
+    return pre, post
+
+
+def dump(dsn: str) -> list[list[tuple[object, ...]]]:
+    with psycopg.connect(dsn) as connection:
+        return [connection.execute(query.encode()).fetchall() for query in (COLUMNS, RELATIONS, CONSTRAINTS, INDEXES)]
+
+
+def labels() -> list[str]:
+    return [migration.label for migration in migrations()]
+
+
+def test_all_migrations_together_equal_the_schema(server: str, dsn: str) -> None:
+    with psycopg.connect(dsn) as connection:
+        connection.execute(schema_sql().encode())
+    with fresh_database(server) as migrated:
+        migrate(migrated)
+        for found, drawn in zip(dump(migrated), dump(dsn), strict=True):
+            assert found == drawn
+            assert found
+
+
+def test_a_migration_is_applied_once(dsn: str) -> None:
+    assert migrate(dsn, dry_run=True) == labels()
+    assert dump(dsn)[0] == []
+    assert migrate(dsn) == labels()
+    assert migrate(dsn) == []
+    assert migrate(dsn, dry_run=True) == []
+    check(dsn)
+
+
+def test_two_migrators_at_once(dsn: str) -> None:
+    calls = [Background(lambda: migrate(dsn)) for _ in range(4)]
+    assert sorted(call.result() for call in calls) == [[], [], [], labels()]
+
+
+def test_no_schema_names_the_command(dsn: str) -> None:
+    with pytest.raises(SchemaMismatch, match=r"does not exist yet.*run `ductor-stream migrate`"):
+        check(dsn)
+
+
+def test_a_schema_that_is_too_old_names_the_command(dsn: str, request: pytest.FixtureRequest) -> None:
+    migrate(dsn)
+    request.getfixturevalue("later")
+    with pytest.raises(SchemaMismatch, match=r"too old \(missing: 9001_pre_add_colour\): run `ductor-stream migrate`"):
+        check(dsn)
+
+
+def test_a_schema_that_is_too_new_names_the_remedy(dsn: str) -> None:
+    migrate(dsn)
+    with psycopg.connect(dsn) as connection:
+        connection.execute("insert into eec_schema (version, phase, name) values (9002, 'post', 'require_colour')")
+    for call in (check, migrate):
+        with pytest.raises(SchemaMismatch, match=r"9002_post_require_colour.*upgrade ductor-stream"):
+            call(dsn)
+
+
+def test_the_release_before_still_runs_between_pre_and_post(dsn: str) -> None:
+    migrate(dsn)
+    with psycopg.connect(dsn) as connection:
+        connection.execute("insert into eec_schema (version, phase, name) values (9001, 'pre', 'add_colour')")
+    check(dsn)
+
+
+def test_pre_before_and_post_after_the_deployment(dsn: str, later: tuple[Migration, Migration]) -> None:
+    pre, post = later
+    with pytest.raises(SchemaMismatch, match=r"9001_pre_add_colour must be applied before 9002_post_require_colour"):
+        migrate(dsn, "post")
+    assert migrate(dsn, "pre") == [m.label for m in (*(m for m in migrations() if m.phase == "pre"), pre)]
+    check(dsn)  # the new release starts although its post migration is due
+    assert migrate(dsn, "pre") == []
+    assert migrate(dsn, "post") == [post.label]
+
+
+def test_a_post_migration_of_before_holds_up_a_pre_migration(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    post = Migration(9001, "post", "tidy", b"select 1")
+    pre = Migration(9002, "pre", "more", b"select 1")
+    known = (*migrations(), post, pre)
+    monkeypatch.setattr(migrating, "migrations", lambda: known)
+    with pytest.raises(SchemaMismatch, match=r"9001_post_tidy must be applied before 9002_pre_more"):
+        migrate(dsn, "pre")
+    assert migrate(dsn)[-2:] == [post.label, pre.label]
+
+
+def test_a_migration_that_fails_leaves_nothing(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    migrate(dsn)
+    before = dump(dsn)
+    bad = Migration(9001, "pre", "bad", b"create table eec_half (); select 1 / 0")
+    known = (*migrations(), bad)
+    monkeypatch.setattr(migrating, "migrations", lambda: known)
+    with pytest.raises(SchemaMismatch, match="division by zero"):
+        migrate(dsn)
+    assert dump(dsn) == before
+    assert migrate(dsn, dry_run=True) == [bad.label]
+
+
+def test_nobody_listens() -> None:
+    for call in (check, migrate):
+        with pytest.raises(StoreUnavailable):
+            call("postgresql://127.0.0.1:1/none")

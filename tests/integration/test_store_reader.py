@@ -1,0 +1,270 @@
+"""The read side on real Postgres: what people ask for, and the checks that a namespace kept its promises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from servers import PostgresServer
+from store_rigs import POSTGRES, T0, Owner, PostgresRig, migrated_database, postgres_label, postgres_rig
+
+from ductor_stream.engine.events import RunStarted
+from ductor_stream.engine.state import FORMAT, Header, Record, UnknownFormat, encode_header, encode_records
+from ductor_stream.errors import StoreUnavailable
+from ductor_stream.store.reader import RunReader
+from ductor_stream.store.rows import Offence
+
+
+@pytest.fixture(scope="module", params=POSTGRES, ids=postgres_label)
+def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    def session() -> PostgresServer:
+        found: PostgresServer = request.getfixturevalue("postgres")
+        return found
+
+    with migrated_database(request.param, tmp_path_factory.mktemp("store"), session) as url:
+        yield url
+
+
+@pytest.fixture
+def rig(database: str) -> Iterator[PostgresRig]:
+    with postgres_rig(database) as made:
+        yield made
+
+
+@pytest.fixture
+def owner(rig: PostgresRig) -> Owner:
+    return Owner(rig.open())
+
+
+@pytest.fixture
+def reader(rig: PostgresRig, owner: Owner) -> Iterator[RunReader]:
+    with RunReader(rig.dsn, rig.name) as made:
+        yield made
+
+
+def entry(seq: int) -> bytes:
+    event = RunStarted(workflow="fulfil", version="1", input=b"{}", start_id="s-1")
+    return encode_records([Record(execution=1, seq=seq, now=T0 + seq, event=event, decisions=[])])
+
+
+def number_of(rig: PostgresRig) -> int:
+    ((ns,),) = rig.rows("select ns from eec_namespace where name = %s", rig.name)
+    return int(ns)
+
+
+# -- runs --------------------------------------------------------------------------------------
+
+
+def test_a_run_as_its_row_has_it(reader: RunReader, owner: Owner) -> None:
+    header = Header(FORMAT, "r", "fulfil", "1", 1, "completed", 4, T0, 2, T0, b"{}")
+    owner.commit(owner.write("r", status="completed", result=b'"done"', closed_at=T0 + 9, header=encode_header(header)))
+    run = reader.find_run("r")
+    assert run is not None
+    assert (run.run_id, run.workflow, run.version, run.status, run.execution) == ("r", "fulfil", "1", "completed", 1)
+    assert (run.record_version, run.partition, run.wake_at) == (1, 1, None)
+    assert (run.started_at, run.updated_at, run.closed_at) == (T0, T0, T0 + 9)
+    assert (run.result, run.error, run.reason) == (b'"done"', None, "")
+    assert run.header == header
+    assert reader.find_run("unknown") is None
+    assert reader.find_run("not \0 storable") is None
+
+
+def test_runs_are_listed_newest_first_page_by_page(reader: RunReader, owner: Owner) -> None:
+    starts = {"a": 3, "b": 1, "c": 3, "d": 2, "e": 3}
+    owner.commit(*(owner.write(run_id, started_at=T0 + start) for run_id, start in starts.items()))
+    pages = []
+    last = None
+    while page := reader.list_runs(limit=2, before=last):
+        pages.append([run.run_id for run in page])
+        last = page[-1]
+    assert pages == [["a", "c"], ["e", "d"], ["b"]]
+
+
+def test_runs_are_listed_by_status_and_workflow(reader: RunReader, owner: Owner) -> None:
+    owner.commit(
+        owner.write("a"),
+        owner.write("b", status="suspended"),
+        owner.write("c", workflow="refund"),
+        owner.write("d", workflow="refund", status="suspended"),
+    )
+    assert [run.run_id for run in reader.list_runs(status="suspended")] == ["b", "d"]
+    assert [run.run_id for run in reader.list_runs(workflow="refund")] == ["c", "d"]
+    assert [run.run_id for run in reader.list_runs(status="suspended", workflow="refund")] == ["d"]
+    assert reader.list_runs(status="failed") == []
+
+
+def test_attempts_from_dispatch_to_result(reader: RunReader, owner: Owner) -> None:
+    owner.commit(
+        "r",
+        attempts=[
+            owner.attempt("r"),
+            owner.attempt("r", "finished", outcome="failed", error=b"{}", worker="host-1", at=T0 + 5),
+            owner.attempt("r", "late", outcome="completed", at=T0 + 9),
+            owner.attempt("r", generation=2, attempt=2, at=T0 + 7),
+        ],
+    )
+    first, second = reader.attempts("r")
+    assert (first.node_id, first.generation, first.dispatched_at, first.finished_at) == ("1", 1, T0, T0 + 5)
+    assert (first.outcome, first.error, first.worker, first.late_at, first.late_outcome) == (
+        "failed",
+        b"{}",
+        "host-1",
+        T0 + 9,
+        "completed",
+    )
+    assert (second.generation, second.attempt, second.finished_at, second.outcome) == (2, 2, None, None)
+
+
+def test_beats_of_attempts_in_flight(reader: RunReader, owner: Owner) -> None:
+    owner.commit("r", "s", open_attempts=[owner.open_attempt("r", beat_at=T0 + 3), owner.open_attempt("s")])
+    run = reader.find_run("r")
+    assert run is not None
+    ((beat),) = reader.beats(run)
+    assert (beat.node_id, beat.heard_at, beat.beat_at, beat.worker, beat.details) == ("1", T0, T0 + 3, "host-1", b"{}")
+
+
+def test_history_names_the_commit_of_each_transition(rig: PostgresRig, reader: RunReader, owner: Owner) -> None:
+    owner.commit(owner.write("r", entry=entry(1)))
+    second = Owner(rig.open())
+    second.versions["r"] = 1
+    second.commit(second.write("r", entry=entry(2)))
+    history = reader.history("r")
+    assert [(e.record_version, e.epoch, e.at, e.execution) for e in history] == [(1, 1, T0, 1), (2, 2, T0 + 1, 1)]
+    assert history[0].txid < history[1].txid
+    assert [e.records[0].seq for e in history] == [1, 2]
+    assert isinstance(history[0].records[0].event, RunStarted)
+    assert [e.record_version for e in reader.history("r", after=1)] == [2]
+    assert [e.record_version for e in reader.history("r", limit=1)] == [1]
+    assert reader.history("unknown") == []
+
+
+def test_history_of_a_newer_release_says_so(reader: RunReader, owner: Owner) -> None:
+    owner.commit(owner.write("r", entry=b"\x92\x63\x90"))
+    with pytest.raises(UnknownFormat, match="format 99"):
+        reader.history("r")
+
+
+def test_counts_over_all_partitions(rig: PostgresRig, reader: RunReader, owner: Owner) -> None:
+    other = Owner(rig.open(), partition=2)
+    owner.commit(counters={(1, "fulfil", "running"): 2, (1, "fulfil", "failed"): 1})
+    other.commit(counters={(2, "fulfil", "running"): 3})
+    owner.commit(counters={(1, "fulfil", "failed"): -1})
+    assert reader.counts() == {("fulfil", "running"): 5}
+
+
+def test_messages_that_wait(reader: RunReader, owner: Owner) -> None:
+    owner.commit(inbox=[owner.mail("one", tries=4, not_before=T0), owner.mail("two", partition=2)])
+    assert [(m.partition, m.source, m.tries, m.not_before) for m in reader.waiting_messages()] == [
+        (1, "one", 4, T0),
+        (2, "two", 0, None),
+    ]
+    assert [m.source for m in reader.waiting_messages(tries=1)] == ["one"]
+
+
+def test_waiting_for_the_end_of_a_run(rig: PostgresRig, owner: Owner) -> None:
+    pauses: list[float] = []
+
+    def sleep(pause: float) -> None:
+        pauses.append(pause)
+        if len(pauses) == 3:
+            owner.commit(owner.write("r", status="completed", closed_at=T0))
+
+    owner.commit("r")
+    with RunReader(rig.dsn, rig.name, sleep=sleep) as reader:
+        run = reader.wait_closed("r", 60)
+        assert run is not None
+        assert run.status == "completed"
+        assert pauses == sorted(pauses)
+        assert reader.wait_closed("r", 0) == run
+        assert reader.wait_closed("unknown", 0) is None
+
+
+def test_a_namespace_that_is_not_there_yet_reads_as_empty(rig: PostgresRig) -> None:
+    with RunReader(rig.dsn, rig.name + "-later") as reader:
+        assert (reader.find_run("r"), reader.list_runs(), reader.counts()) == (None, [], {})
+        assert reader.consistency(["r"]).lost == ["r"]
+        store = rig.open()
+        store.namespace(rig.name + "-later", "cluster-1", 4)
+        Owner(store).commit("r")
+        assert reader.find_run("r") is not None
+
+
+def test_a_reader_cannot_write(reader: RunReader) -> None:
+    with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+        reader._connection.execute("create table t ()")
+
+
+def test_a_reader_finds_its_way_back(rig: PostgresRig, reader: RunReader, owner: Owner) -> None:
+    owner.commit("r")
+    rig.run("select pg_terminate_backend(%s)", reader._connection.info.backend_pid)
+    with pytest.raises(StoreUnavailable):
+        reader.find_run("r")
+    assert reader.find_run("r") is not None
+
+
+# -- the consistency report --------------------------------------------------------------------
+
+
+@pytest.fixture
+def finished(owner: Owner) -> Owner:
+    """Three runs that went well."""
+    for run_id in ("a", "b", "c"):
+        owner.commit(run_id, attempts=[owner.attempt(run_id)])
+        owner.commit(run_id, attempts=[owner.attempt(run_id, "finished", outcome="failed")])
+        owner.commit(run_id, attempts=[owner.attempt(run_id, generation=2)])
+        done = owner.write(run_id, status="completed", closed_at=T0)
+        owner.commit(done, attempts=[owner.attempt(run_id, "finished", generation=2, outcome="completed")])
+    return owner
+
+
+def test_all_is_well(reader: RunReader, finished: Owner) -> None:
+    finished.commit(finished.write("d"), attempts=[finished.attempt("a", "late", outcome="completed")])
+    report = reader.consistency(["a", "b", "c", "d"])
+    assert report.ok
+    assert (report.runs, report.open_runs, report.transitions, report.attempts) == (4, 1, 13, 6)
+    assert report.late_results == 1
+
+
+def test_a_run_that_should_be_there_is_lost(reader: RunReader, finished: Owner) -> None:
+    report = reader.consistency(["a", "missing", "b"])
+    assert not report.ok
+    assert (report.lost, report.advanced_twice) == (["missing"], [])
+
+
+DAMAGE = {
+    "record_versions not dense": "update eec_workflow_run set record_version = 5 where ns = %s and run_id = 'b'",
+    "no transitions": "delete from eec_workflow_transition where ns = %s and run_id = 'b'",
+    "two transitions of one commit": (
+        "update eec_workflow_transition set txid = '7' where ns = %s and run_id = 'b' and record_version > 2"
+    ),
+    "a transition of an older epoch after one of a newer": (
+        "update eec_workflow_transition set epoch = 9 where ns = %s and run_id = 'b' and record_version = 2"
+    ),
+    "two accepted results of one node": (
+        "update eec_workflow_step_attempt set outcome = 'completed' "
+        "where ns = %s and run_id = 'b' and phase = 'finished'"
+    ),
+    "a result without a dispatch": (
+        "delete from eec_workflow_step_attempt where ns = %s and run_id = 'b' and phase = 'dispatched'"
+    ),
+}
+
+
+@pytest.mark.parametrize("check", DAMAGE)
+def test_a_run_that_advanced_twice_is_named(rig: PostgresRig, reader: RunReader, finished: Owner, check: str) -> None:
+    rig.run(DAMAGE[check], number_of(rig))
+    report = reader.consistency()
+    assert not report.ok
+    assert report.advanced_twice == [Offence(check, "b")]
+    assert report.lost == []
+
+
+def test_a_run_whose_row_is_gone_is_lost(rig: PostgresRig, reader: RunReader, finished: Owner) -> None:
+    rig.run("delete from eec_workflow_run where ns = %s and run_id = 'b'", number_of(rig))
+    assert reader.consistency().lost == ["b"]
+
+
+def test_a_gap_in_the_middle_is_found(rig: PostgresRig, reader: RunReader, finished: Owner) -> None:
+    rig.run("delete from eec_workflow_transition where ns = %s and run_id = 'c' and record_version = 2", number_of(rig))
+    assert reader.consistency().advanced_twice == [Offence("record_versions not dense", "c")]

@@ -1,0 +1,41 @@
+"""Every query stands under a header, and every migration under a name."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import ductor_stream.store
+from ductor_stream.store.migrate import migrations
+from ductor_stream.store.queries import all_queries, schema_sql
+
+STORE = Path(ductor_stream.store.__file__).parent
+
+
+def test_each_query_has_a_header_and_a_body() -> None:
+    headers = sum(file.read_text().count("-- name: ") for file in (STORE / "sql/queries").glob("*.sql"))
+    assert headers == len(all_queries())
+    for query in all_queries().values():
+        assert query.purpose
+        assert query.index
+        assert query.sql
+        assert b";" not in re.sub(rb"--.*", b"", query.sql), f"{query.name} is more than one statement"
+
+
+def test_each_index_that_a_header_names_is_in_the_schema() -> None:
+    schema = schema_sql()
+    keys = {f"{table}_pkey" for table in re.findall(r"create table (\w+)", schema)}
+    named = set(re.findall(r"create (?:unique )?index (\w+)", schema)) | keys | {"eec_namespace_name_key"}
+    for query in all_queries().values():
+        assert set(query.indexes) <= named, query.name
+
+
+def test_each_query_is_used() -> None:
+    source = "".join(file.read_text() for file in STORE.glob("*.py"))
+    for name in all_queries():
+        assert f'"{name}"' in source, name
+
+
+def test_migrations_are_numbered_from_one_without_a_gap() -> None:
+    assert [m.version for m in migrations()] == list(range(1, len(migrations()) + 1))
+    assert migrations()[0].label == "0001_pre_initial"
