@@ -6,7 +6,7 @@ here are plain and frozen; adapters in ``store`` and ``kafka`` implement the pro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Literal, Protocol
 
 import msgspec
@@ -319,8 +319,11 @@ class RunStore(Protocol):
     def release(self, partition: int, token: str, epoch: int) -> None:
         """Say that the partition was let go in good order (nothing if it is no longer ours)."""
 
-    def load(self, run_ids: Sequence[str]) -> dict[str, LoadedRun]:
-        """Runs with their records, and buffered messages; every id asked for is in the answer."""
+    def load(self, run_ids: Sequence[str], whole: Collection[str] = ()) -> dict[str, LoadedRun]:
+        """Runs with their records, and buffered messages; every id asked for is in the answer.
+
+        Closed runs come without their records, unless they are in ``whole``.
+        """
 
     def lock(self, run_ids: Sequence[str]) -> None:
         """For the last try of a conflict: hold the row locks of these runs until the next commit (protocol 18)."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 import msgspec
+from prometheus_client import CollectorRegistry
 
 from ductor_stream.app import App
 from ductor_stream.cli.connection import DATA_DIR, DevServers, forget, remember
@@ -93,7 +94,17 @@ def _run(spec: str, app: App, settings: Settings, concurrency: int, reload_: boo
         return
     from ductor_stream.wiring.serving import serve_build
 
-    run_process(settings, serve_build([app], settings, {app.namespace: app.queues(external=False)}, concurrency), ready)
+    namespace = settings.topics(app.namespace).namespace
+
+    def owns(registry: CollectorRegistry) -> bool:
+        """The only coordinator there is will own all partitions: from then on a start is taken at once."""
+        if not registry.get_sample_value("ductor_partitions_owned", {"app": namespace}):
+            return False
+        ready()
+        return True
+
+    queues = {app.namespace: app.queues(external=False)}
+    run_process(settings, serve_build([app], settings, queues, concurrency), owns)
 
 
 def _tell(running: DevServers, spec: str, as_json: bool) -> None:

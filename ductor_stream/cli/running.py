@@ -101,10 +101,10 @@ Build = Callable[[CollectorRegistry], list[Service]]
 """Makes the services of a process, whose metrics go to the registry."""
 
 
-def run_process(settings: Settings, build: Build, ready: Callable[[], None] | None = None) -> None:
+def run_process(settings: Settings, build: Build, ready: Callable[[CollectorRegistry], bool] | None = None) -> None:
     """Build services, run them side by side until a signal comes or one of them ends, and end in good order.
 
-    ``ready`` is called once, when no service has a problem any more. Raises what ``build`` or a service raised, and InvalidConfig or OSError for a health port that is taken.
+    ``ready`` is called when no service has a problem, again and again until it says True. Raises what ``build`` or a service raised, and InvalidConfig or OSError for a health port that is taken.
     """
     logs.configure(settings.log_format, settings.log_level)
     registry = process_registry()
@@ -118,8 +118,7 @@ def run_process(settings: Settings, build: Build, ready: Callable[[], None] | No
         _log.info("running", services=[service.name for service in services], health_port=health.port)
         try:
             while not stop.wait(_LOOK_EVERY_S) and not group.wait(0):
-                if ready is not None and not group.ready():
-                    ready()
+                if ready is not None and not group.ready() and ready(registry):
                     ready = None
         finally:
             _log.info("stopping")

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from ductor_stream.engine.fork import lineage
 from ductor_stream.engine.planners import Live
-from ductor_stream.engine.state import Record, RunState, UnknownFormat, decode_header, decode_records
+from ductor_stream.engine.state import CLOSED, Record, RunState, UnknownFormat, decode_header, decode_records
 from ductor_stream.engine.tick import rebuild
 from ductor_stream.ports import BufferedMessage, LoadedRun, RunStore
 from ductor_stream.telemetry.metrics import Metrics
@@ -41,8 +42,12 @@ class RunCache:
         self._metrics = metrics
         self._runs: OrderedDict[str, Cached] = OrderedDict()
 
-    def load(self, run_ids: Iterable[str]) -> dict[str, Cached]:
-        """The runs asked for, from memory, else by one query for all that are missing. Raises StoreUnavailable."""
+    def load(self, run_ids: Iterable[str], whole: frozenset[str] = frozenset()) -> dict[str, Cached]:
+        """The runs asked for, from memory, else by one query for all that are missing.
+
+        Runs in ``whole`` come with their history, also when they are closed. Raises StoreUnavailable.
+        """
+        self.drop(whole)
         found: dict[str, Cached] = {}
         missing: list[str] = []
         for run_id in run_ids:
@@ -54,7 +59,7 @@ class RunCache:
                 found[run_id] = cached
         if missing:
             self._metrics.runs_loaded.inc(len(missing))
-            for run_id, loaded in self._store.load(missing).items():
+            for run_id, loaded in self._store.load(missing, whole).items():
                 found[run_id] = cached_from(loaded)
         return found
 
@@ -94,13 +99,14 @@ def cached_from(loaded: LoadedRun) -> Cached:
         return Cached(loaded.record_version, None, buffered=loaded.buffered)
     try:
         header = decode_header(loaded.header)
-        history = [r for raw in loaded.records for r in decode_records(raw) if r.execution == header.execution]
+        records = [r for raw in loaded.records for r in decode_records(raw)]
     except UnknownFormat as error:
         return Cached(loaded.record_version, None, problem=str(error))
     # A closed run is loaded without its records: nothing of it is open any more.
-    state = rebuild(loaded.run_id, history) if history else RunState(header)
+    history = lineage(records, header.execution)
+    state = RunState(header) if header.status in CLOSED or not history else rebuild(loaded.run_id, history)
     state.header = header
-    return Cached(loaded.record_version, state, history=history, journal_from=loaded.journal_from)
+    return Cached(loaded.record_version, state, history=records, journal_from=loaded.journal_from)
 
 
 def abandon(lives: Iterable[Live | None]) -> None:

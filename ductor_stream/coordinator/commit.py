@@ -150,7 +150,8 @@ class Committer:
         assert tick is not None
         version = before.record_version + 1
         same_execution = before.state is not None and before.state.header.execution == header.execution
-        journal_from = before.journal_from if same_execution else version
+        # A retry or reset keeps the records of the execution that it comes from.
+        journal_from = before.journal_from if same_execution or header.origin else version
         wake = self._wake(one, state, tick.soonest)
         reason = ""
         if header.parked is not None:

@@ -166,7 +166,8 @@ class Coordinator:
 
     def tick(self, work: Work, entries: Sequence[Entry]) -> Prepared:
         """Load the runs concerned, tick each over its inputs, and put together what is to be committed."""
-        runs = self.cache.load({entry.run_id: None for entry in entries})
+        forking = frozenset(entry.run_id for entry in entries if entry.forks)
+        runs = self.cache.load({entry.run_id: None for entry in entries}, forking)
         ticked = self.ticker.tick_all(work, entries, runs)
         self.metrics.ticks.inc(len(ticked))
         try:

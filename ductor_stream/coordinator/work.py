@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from ductor_stream.coordinator.cache import Cached
-from ductor_stream.engine.events import AnyEvent
+from ductor_stream.engine.events import AnyEvent, CommandReceived
 from ductor_stream.engine.tick import Tick
 from ductor_stream.ports import InboxRow, MessageRow, OpenAttempt, Outgoing, Received
 from ductor_stream.protocol.inbound import Beat
@@ -28,6 +28,11 @@ class Entry(msgspec.Struct):
     inbox_body: bytes | None = None
     tries: int = 0
     due_at: int | None = None
+
+    @property
+    def forks(self) -> bool:
+        """Whether the run's whole history is needed to apply it."""
+        return isinstance(self.input, CommandReceived) and self.input.kind in ("retry", "reset")
 
     @property
     def durable(self) -> bool:

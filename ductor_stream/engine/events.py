@@ -75,6 +75,20 @@ class Continued(Event, frozen=True, tag="continued"):
     parent: Parent | None
 
 
+class Forked(Event, frozen=True, tag="forked"):
+    """A retry or reset: the next execution keeps the records of another one up to ``upto`` (its ``seq``).
+
+    ``signals`` came after that, and are told again.
+    """
+
+    from_execution: int
+    upto: int
+    kind: CommandKind
+    command_id: str
+    reason: str
+    signals: list[CarriedSignal]
+
+
 class Proceed(Event, frozen=True, tag="proceed"):
     """The run has been told to go on: the planner hears what is held (after ContinueAsNew)."""
 
@@ -179,6 +193,7 @@ AnyEvent = (
     | Redeployed
     | Condemned
     | Continued
+    | Forked
     | Proceed
     | ChildFinished
 )

@@ -17,6 +17,9 @@ from ductor_stream.engine.events import AnyEvent, Failure, Parent
 FORMAT = 1
 """Number of the layout of states and records; a reader refuses a higher one (protocol 19)."""
 
+LATEST_MS = 253_402_300_799_999
+"""The end of the year 9999, the last moment that every client and database can write. A timer beyond it waits till then."""
+
 Status = Literal["running", "suspended", "paused", "completed", "failed", "cancelled", "terminated", "timed_out"]
 CLOSED: frozenset[str] = frozenset({"completed", "failed", "cancelled", "terminated", "timed_out"})
 
@@ -29,7 +32,8 @@ class Node(msgspec.Struct, frozen=True, array_like=True):
 
     Times are milliseconds since 1970 UTC. ``due_at`` is when a timer fires or a back-off ends;
     ``created_at`` is the ``now`` of the event that created the node; ``rejections`` counts workers
-    that could not take it; ``details`` is what the last attempt's heartbeat said (JSON).
+    that could not take it; ``details`` is what the last attempt's heartbeat said (JSON);
+    ``key_execution`` is the execution in the idempotency key, where it is not the current one (run.retry).
     """
 
     node_id: str
@@ -47,6 +51,7 @@ class Node(msgspec.Struct, frozen=True, array_like=True):
     last_failure: Failure | None = None
     details: bytes | None = None
     child: ChildOptions | None = None
+    key_execution: int = 0
 
 
 # -- facts: what reduce tells the planner ---------------------------------------------------
@@ -232,6 +237,7 @@ class Header(msgspec.Struct, array_like=True):
 
     ``seq`` is the order of the last event applied in this execution, ``now`` its time,
     ``lifecycle_seq`` the last number given to a lifecycle event of this run (dense, over executions).
+    ``origin`` is the execution that a retry or reset took its history from (0: none): what the run's code sees.
     """
 
     format: int
@@ -253,6 +259,7 @@ class Header(msgspec.Struct, array_like=True):
     context: dict[str, str] = {}
     parent: Parent | None = None
     view: bytes | None = None
+    origin: int = 0
 
 
 class RunState(msgspec.Struct):

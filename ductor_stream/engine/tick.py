@@ -19,12 +19,15 @@ from ductor_stream.engine.draft import Draft, deadline
 from ductor_stream.engine.events import (
     AnyEvent,
     AttemptTimedOut,
+    CommandReceived,
     Continued,
+    Forked,
     Proceed,
     RunStarted,
     RunTimedOut,
     TimerFired,
 )
+from ductor_stream.engine.fork import fork_for, forked, lineage
 from ductor_stream.engine.planners import Live, start_live
 from ductor_stream.engine.reduce import reduce
 from ductor_stream.engine.reduce.start import begin, first, next_execution
@@ -120,6 +123,7 @@ class _Pass:
         self.live = live
         self.history = history
         self.records: list[Record] = []
+        self.kept: list[Record] = []
 
     def apply(self, run_id: str, stamped: Stamped, execution: int) -> None:
         event = stamped.event
@@ -132,7 +136,11 @@ class _Pass:
         else:
             before = self.draft.header.execution
             now = max(stamped.now, self.draft.header.now)
-            facts = reduce(self.draft, event, now)
+            fork = self._fork(self.draft, event)
+            if fork is None:
+                facts = reduce(self.draft, event, now)
+            else:
+                event, facts = fork, self._forked(self.draft, fork, run_id, now)
             if self.draft.header.execution != before:
                 self.forget()
         if facts is None:
@@ -146,6 +154,25 @@ class _Pass:
             self.forget()
         elif self.draft.continued is not None:
             self._continue(self.draft, self.draft.continued, now)
+
+    def _fork(self, draft: Draft, event: AnyEvent) -> Forked | None:
+        """Retry and reset need the history; what they refuse is refused as any command is."""
+        if not isinstance(event, CommandReceived) or event.kind not in ("retry", "reset"):
+            return None
+        found = fork_for(event, draft.header, lineage((*self.history, *self.records), draft.header.execution))
+        return found if isinstance(found, Forked) else None
+
+    def _forked(self, draft: Draft, event: Forked, run_id: str, now: int) -> list[Held]:
+        if not draft.state.closed:
+            draft.close("terminate", now, reason=f"{event.kind} {event.command_id}")
+        old = draft.header
+        kept = [r for r in lineage((*self.history, *self.records), old.execution) if r.seq <= event.upto]
+        self.kept = kept
+        draft.state = _fold(run_id, kept, None)
+        draft.header.lifecycle_seq = old.lifecycle_seq
+        facts = forked(draft, event, old.execution + 1, now)
+        draft.header.seq = event.upto
+        return facts
 
     def _continue(self, draft: Draft, event: Continued, now: int) -> None:
         """Begin the next execution. Its code runs in a later tick (``Proceed``): a loop of them cannot hold a batch up."""
@@ -186,9 +213,14 @@ class _Pass:
     def _replay(self, definition: WorkflowDefinition) -> Live | Parked:
         assert self.draft is not None
         header = self.draft.header
-        records = [r for r in (*self.history, *self.records) if r.execution == header.execution]
+        # While a fork itself is planned, its record is not written yet: its lineage is what it keeps.
+        records = lineage((*self.history, *self.records), header.execution) or self.kept
         live = start_live(definition, header)
-        problem = _Replay(live).run(header.run_id, records)
+        try:
+            problem = _Replay(live).run(header.run_id, records)
+        except BaseException:
+            live.abandon()
+            raise
         if problem is not None:
             live.abandon()
             return problem
@@ -223,7 +255,9 @@ class _Replay:
 def _fold(run_id: str, records: Sequence[Record], replay: _Replay | None) -> RunState:
     draft: Draft | None = None
     for record in records:
-        if draft is None or record.execution != draft.header.execution:
+        if isinstance(record.event, Forked) and draft is not None:
+            facts = forked(draft, record.event, record.execution, record.now)
+        elif draft is None or record.execution != draft.header.execution:
             draft, facts = _begin_recorded(run_id, record, draft)
         else:
             facts = reduce(draft, record.event, record.now) or []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -109,11 +109,14 @@ class PostgresStore:
 
     # -- runs -------------------------------------------------------------------------------
 
-    def load(self, run_ids: Sequence[str]) -> dict[str, LoadedRun]:
-        """Runs with their records, and buffered messages; every id asked for is in the answer."""
+    def load(self, run_ids: Sequence[str], whole: Collection[str] = ()) -> dict[str, LoadedRun]:
+        """Runs with their records, and buffered messages; every id asked for is in the answer.
+
+        Closed runs come without their records, unless they are in ``whole``.
+        """
         # An id that Postgres cannot hold belongs to no run: asking for it would fail the others' load.
         ids = [run_id for run_id in dict.fromkeys(run_ids) if storable(run_id)]
-        rows = self._rows("load_runs", self._keyed(run_ids=Texts(ids))) if ids else []
+        rows = self._rows("load_runs", self._keyed(run_ids=Texts(ids), whole=Texts(sorted(whole)))) if ids else []
         loaded = {run_id: LoadedRun(run_id, 0, None, [], []) for run_id in run_ids}
         loaded.update((row[0], _loaded(*row)) for row in rows)
         return loaded

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from ductor_stream.app import App
 from ductor_stream.config import Settings
 from ductor_stream.errors import TransientError
-from ductor_stream.kafka.tasks import KafkaTaskLog, TaskLogConfig
+from ductor_stream.kafka.task_log import KafkaTaskLog, TaskLogConfig
 from ductor_stream.protocol.registry import ConfluentRegistry
 from ductor_stream.protocol.worker import WorkerCodec
 from ductor_stream.telemetry.metrics import Metrics

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from ductor_stream.engine.ids import Fence
-from ductor_stream.errors import InvalidValue
+from ductor_stream.errors import InvalidDefinition, InvalidValue
 from ductor_stream.ports import Outgoing
 from ductor_stream.protocol.worker import Task
 from ductor_stream.telemetry.logs import get_logger
@@ -24,6 +24,7 @@ from ductor_stream.worker.lanes import Lanes
 from ductor_stream.worker.outcomes import Outcome
 from ductor_stream.worker.recent import Recent
 from ductor_stream.worker.reports import Reports
+from ductor_stream.worker.steps import RegisteredStep
 from ductor_stream.worker.threads import StepThreads
 from ductor_stream.worker.vigil import ExecutorConfig, Vigil
 
@@ -38,10 +39,13 @@ _STOPS_KEPT = 16_384
 
 
 class Executor:
-    """Runs attempts in threads (plain functions) and on an event loop (coroutines). Used from any thread."""
+    """Runs attempts in threads (plain functions) and on an event loop (coroutines). Used from any thread.
+
+    Raises InvalidDefinition for a step that this release cannot run.
+    """
 
     def __init__(self, config: ExecutorConfig) -> None:
-        self._steps = {name: step for name, step in config.steps.items() if step.function is not None}
+        self._steps = {name: _runnable(step) for name, step in config.steps.items() if step.function is not None}
         self._clock = config.clock
         self._metrics = config.metrics
         self._reports = Reports(config.worker, config.clock, config.codec)
@@ -232,6 +236,12 @@ class Executor:
         self._metrics.worker_attempt_seconds[attempt.queue].observe(self._clock.monotonic() - attempt.started)
         for delivery in attempt.deliveries:
             _deliver(delivery, record)
+
+
+def _runnable(step: RegisteredStep) -> RegisteredStep:
+    if step.executor == "process":
+        raise InvalidDefinition(f"step {step.name}: executor='process' is not in this release yet; leave it out")
+    return step
 
 
 def _decoded(attempt: Attempt, lane: Lane) -> tuple[list[Any], dict[str, Any]] | Outcome:

@@ -36,14 +36,13 @@ class LocalWorker:
         self._lock = threading.Lock()
         self._reserved: list[tuple[str, str]] = []
         self._running: set[_LocalDelivery] = set()
-        self._closed = False
 
     # -- for the coordinator ----------------------------------------------------------------
 
     def reserve(self, queue: str, step: str) -> bool:
         """Keep one slot for an attempt of that step; False when none is free or the step is not known here."""
         slots = self._slots.get(queue)
-        if slots is None or self._closed or not self._executor.knows(step) or not slots.take():
+        if slots is None or not self._executor.knows(step) or not slots.take():
             return False
         self._reserved.append((queue, step))
         return True
@@ -103,10 +102,6 @@ class LocalWorker:
             if delivery.key in keys:
                 self._produce(record)
         self._executor.announce([delivery.task.fence for delivery in moved])
-
-    def close(self) -> None:
-        """Reserve nothing more: this worker drains."""
-        self._closed = True
 
     # -- inside -----------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from ductor_stream.errors import DataError, InvalidConfig
+from ductor_stream.errors import DataError, InvalidConfig, TransientError
 from ductor_stream.ports import TaskLog
 from ductor_stream.protocol.outbound import Encoder
 from ductor_stream.protocol.topics import Topics
@@ -159,7 +159,8 @@ class WorkerService:
             if self._exhausted():
                 _log.error("too many slots are lost: this worker drains and ends", lost=self._lost_slots())
                 self._stopping = True
-        for intake in self._intakes:
+        for intake, slots in zip(self._intakes, self.slots.values(), strict=True):
+            slots.shut()
             intake.drain()
         self._state = "draining"
         _log.info("draining: nothing more is taken", attempts=self._executor.busy, grace_s=self._config.grace_s)
@@ -175,8 +176,8 @@ class WorkerService:
         for record in self._task_log.stops(LISTEN_S):
             try:
                 stop = self._codec.decode_stop(record.key, record.value, record.headers)
-            except DataError as error:
-                _log.warning("a record is no stop", reason=error.reason, error=str(error))
+            except (DataError, TransientError) as error:
+                _log.warning("a stop cannot be read", error=str(error))
             else:
                 self._executor.stop(stop.fence, stop.reason)
         self.outlet.send_again()

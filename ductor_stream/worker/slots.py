@@ -15,6 +15,7 @@ class Slots:
         self.total = total
         self._free = total
         self._lost = 0
+        self._shut = False
         self._changed = threading.Condition()
 
     @property
@@ -35,9 +36,14 @@ class Slots:
     def take(self, wanted: int = 1) -> int:
         """Take at most ``wanted`` slots at once; returns how many."""
         with self._changed:
-            granted = min(wanted, self._free)
+            granted = 0 if self._shut else min(wanted, self._free)
             self._free -= granted
             return granted
+
+    def shut(self) -> None:
+        """Give out none any more: the worker drains."""
+        with self._changed:
+            self._shut = True
 
     def release(self, count: int = 1) -> None:
         """Give slots back."""

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 
 class Resource(Protocol):
@@ -22,6 +22,8 @@ class RegisteredStep(Protocol):
 
     function: Callable[..., Any] | None
     """The user's function; None where the step's worker is elsewhere."""
+    executor: Literal["thread", "process"] | None
+    """Where a plain function runs; None is a thread."""
 
     @property
     def name(self) -> str:

@@ -17,11 +17,12 @@ import msgspec
 from ductor_stream.engine import values
 from ductor_stream.engine.definition import ChildOptions, StepDefinition, WorkflowDefinition
 from ductor_stream.engine.events import Failure
-from ductor_stream.engine.planners.loop import LoopOverrun, WorkflowLoop, WorkflowTask
-from ductor_stream.engine.planners.outcome import child_error, ending, step_error, where
+from ductor_stream.engine.planners.loop import LoopDropped, LoopOverrun, WorkflowLoop, WorkflowTask
+from ductor_stream.engine.planners.outcome import child_error, ending, first_line, step_error, where
 from ductor_stream.engine.planners.replay import Divergence
 from ductor_stream.engine.planners.run import ContinueAsNew, Run, RunInfo
 from ductor_stream.engine.state import (
+    LATEST_MS,
     AnyDecision,
     AnyFact,
     Begun,
@@ -52,11 +53,12 @@ class FunctionLive:
 
     def __init__(self, definition: WorkflowDefinition, header: Header) -> None:
         self.definition = definition
-        self.info = RunInfo(header.run_id, header.execution, header.workflow, header.version, header.started_at)
+        self.info = RunInfo(header.run_id, header.origin or header.execution, header.workflow, header.version, header.started_at)
         self.loop = WorkflowLoop(now=header.started_at / 1000, timers=self)
         self.log_lines: list[tuple[str, str, dict[str, object]]] = []
         self._input = header.input
         self._root: WorkflowTask[Any] | None = None
+        self._cancel_heard = False
         self._decisions: list[AnyDecision] = []
         self._divergence: Divergence | None = None
         self._steps: dict[str, tuple[StepDefinition, asyncio.Future[Any]]] = {}
@@ -73,6 +75,8 @@ class FunctionLive:
         self._decisions = []
         self._divergence = Divergence(expected) if expected is not None else None
         for held in facts:
+            if self._root is not None and self._root.done():
+                break  # it has ended on an earlier one of these facts; nobody hears the rest
             parked = self._hear(held)
             if parked is not None:
                 return parked
@@ -98,9 +102,11 @@ class FunctionLive:
             ended: AnyDecision | Parked | None = self._deliver(held.fact)
             self.loop.run_ready()
         except LoopOverrun as error:
-            return Parked("overrun", str(error), self.definition.digest)
-        except SystemExit as error:
-            return Parked("bug", f"SystemExit({error.code}) in workflow code", self.definition.digest)
+            return Parked("overrun", f"{error}, at {self._places()}", self.definition.digest)
+        except LoopDropped:
+            raise
+        except (SystemExit, Exception) as error:  # noqa: BLE001 - also what calling the function raises, outside a task
+            ended = ending(error, self.definition)
         if self._divergence is not None and self._divergence.problem:
             return self._diverged(self._divergence.problem)
         ended = ended or self._ended()
@@ -111,24 +117,28 @@ class FunctionLive:
         return None
 
     def _deliver(self, fact: AnyFact) -> Failed | None:
+        """Tell one fact. What is told late, after a pause, may be of a node that was dropped on an earlier fact."""
         match fact:
             case StepDone(node_id, output):
-                definition, future = self._steps.pop(node_id)
-                self._resolve(future, output, definition.output_type)
+                if step := self._steps.pop(node_id, None):
+                    self._resolve(step[1], output, step[0].output_type)
             case TimerDue(node_id):
                 self.loop.fire(self._timers.pop(node_id))
             case SignalArrived():
                 self._signal(fact)
             case StepFailed(node_id, failure, attempts):
-                self._steps.pop(node_id)[1].set_exception(step_error(failure, attempts))
+                if step := self._steps.pop(node_id, None):
+                    step[1].set_exception(step_error(failure, attempts))
             case ChildDone(node_id, result):
-                future, type = self._children.pop(node_id)
-                self._resolve(future, result, type)
+                if child := self._children.pop(node_id, None):
+                    self._resolve(child[0], result, child[1])
             case ChildFailed(node_id):
-                self._children.pop(node_id)[0].set_exception(child_error(fact))
+                if child := self._children.pop(node_id, None):
+                    child[0].set_exception(child_error(fact))
             case Begun():
                 return self._begin()
             case CancelRequested(reason):
+                self._cancel_heard = True
                 if self._root is not None:
                     self._root.cancel(reason)
         return None
@@ -149,9 +159,12 @@ class FunctionLive:
         root = self._root
         if root is None or not root.done():
             return None
-        if root.cancelled():
-            return Cancelled()
-        error = root.exception()
+        try:
+            error = root.exception()
+        except asyncio.CancelledError as cancelled:
+            if self._cancel_heard:
+                return Cancelled()
+            error = cancelled
         if isinstance(error, ContinueAsNew):
             return ContinuedAsNew(error.input, error.version)
         if error is not None:
@@ -165,7 +178,8 @@ class FunctionLive:
         return Parked("nondeterminism", problem, self.definition.digest)
 
     def _places(self) -> str:
-        return where(self._root)
+        """Where the workflow function waits; once it has ended, where it begins."""
+        return where(self._root) or first_line(self.definition.function)
 
     def _resolve(self, future: asyncio.Future[Any], raw: bytes, type: Any) -> None:
         try:
@@ -272,7 +286,7 @@ class FunctionLive:
         node_id: str = handle.place  # type: ignore[attr-defined]
         self._timers[node_id] = handle
         # Rounded to the microsecond first: 1.1 + 0.1 must not become a millisecond more than it says.
-        due_at = math.ceil(round(handle.when() * 1000, 3))
+        due_at = min(math.ceil(round(handle.when() * 1000, 3)), LATEST_MS)
         self.emit(NodeCreated(node_id, "timer", "sleep", due_at=due_at))
 
     def timer_cancelled(self, handle: asyncio.TimerHandle) -> None:

@@ -16,6 +16,7 @@ from ductor_stream.engine.events import (
     CommandReceived,
     Condemned,
     Continued,
+    Forked,
     Proceed,
     Redeployed,
     RunStarted,
@@ -50,7 +51,7 @@ def reduce(draft: Draft, event: AnyEvent, now: int) -> list[Held] | None:
             return child.finished(draft, event, now)
         case Proceed():
             return control.proceed(draft, event)
-        case Continued():
+        case Continued() | Forked():
             return None
         case RunStarted():
             return start.again(draft, event, now)

@@ -30,13 +30,18 @@ def command(draft: Draft, event: CommandReceived, now: int) -> list[Held] | None
 
 
 def _refusal(draft: Draft, event: CommandReceived) -> str:
-    if draft.state.closed:
-        return "run_closed"
-    if event.kind == "cancel":
-        return "cancel_requested_already" if draft.header.cancel_requested else ""
-    if event.kind in ("terminate", "pause", "resume"):
-        return "" if moved(draft.header.status, event.kind) else f"run_is_{draft.header.status}"
-    return "run_not_closed"
+    match event.kind:
+        case "retry":
+            # Where retry and reset apply, the tick has made a Forked of them.
+            return "run_not_failed"
+        case "reset":
+            return "node_not_found"
+        case _ if draft.state.closed:
+            return "run_closed"
+        case "cancel":
+            return "cancel_requested_already" if draft.header.cancel_requested else ""
+        case kind:
+            return "" if moved(draft.header.status, kind) else f"run_is_{draft.header.status}"
 
 
 def resume(draft: Draft, now: int, reason: str) -> list[Held]:

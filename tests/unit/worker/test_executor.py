@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +16,7 @@ from support import until
 from worker_rigs import Reported, bench, task_of
 
 from ductor_stream import App, RetryableError, TerminalError, Use, current_attempt
-from ductor_stream.errors import CalledOutsideStep
+from ductor_stream.errors import CalledOutsideStep, InvalidDefinition
 
 
 @dataclass
@@ -470,3 +472,24 @@ def test_a_failure_that_says_too_much_is_cut_until_it_can_be_sent() -> None:
         report = _result(b.run("plain"))
     assert len(report["error"]["details"]) == 890_000
     assert report["error"]["message"]
+
+
+def test_a_step_that_wants_a_process_of_its_own_is_refused_for_now() -> None:
+    app = App("t")
+
+    @app.step(executor="process")
+    def plain() -> None: ...
+
+    with pytest.raises(InvalidDefinition, match="step plain"), bench(app):
+        pass
+
+
+def test_a_worker_loads_no_database_driver() -> None:
+    code = (
+        "import sys, ductor_stream.worker.service, ductor_stream.worker.local, ductor_stream.kafka.task_log\n"
+        "from ductor_stream import App, current_attempt\n"
+        "print(sorted(name for name in sys.modules if name.partition('.')[0] in ('psycopg', 'psycopg_binary')))\n"
+        "print(sorted(name for name in sys.modules if name.startswith(('ductor_stream.store', 'ductor_stream.coordinator'))))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "[]\n[]\n"

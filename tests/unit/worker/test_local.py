@@ -80,8 +80,8 @@ def test_slots_are_reserved_only_where_something_can_run(rig: Rig) -> None:
         rig.worker.cancel_reservation("default")
     with pytest.raises(InvariantViolation):
         rig.worker.run(task_json("quick", 4), b"run-1", [])
-    rig.worker.close()
-    assert not rig.worker.reserve("default", "quick")
+    rig.slots["default"].shut()
+    assert not rig.worker.reserve("default", "quick"), "the worker drains"
 
 
 def test_diverted_results_go_by_the_topic_also_those_that_were_not_fetched_yet(rig: Rig) -> None:

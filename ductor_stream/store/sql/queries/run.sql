@@ -5,6 +5,7 @@ select k.run_id, r.record_version, r.state, r.journal_from,
        array(select t.records
                from eec_workflow_transition t
               where t.ns = r.ns and t.run_id = r.run_id and t.record_version >= r.journal_from
+                and (r.closed_at is null or r.run_id = any(%(whole)b))
               order by t.record_version),
        b.ids, b.kinds, b.bodies, b.expires_at
   from unnest(%(run_ids)b) as k(run_id)

@@ -1,0 +1,98 @@
+"""Retry and reset: a new execution that keeps the history of another one up to a point.
+
+Its records begin with a ``Forked``; its state is folded from its lineage: the kept records of the
+execution that it comes from, then its own. Their ``seq`` goes on without a gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from ductor_stream.engine.actions import StartChild
+from ductor_stream.engine.draft import Draft
+from ductor_stream.engine.events import CarriedSignal, CommandReceived, Forked, SignalReceived
+from ductor_stream.engine.state import Header, Held, Node, NodeCreated, Record, SignalArrived
+
+
+def lineage(records: Sequence[Record], execution: int) -> list[Record]:
+    """The records that the state of an execution is folded from."""
+    own = [record for record in records if record.execution == execution]
+    if not own or not isinstance(own[0].event, Forked):
+        return own
+    fork = own[0].event
+    return [record for record in lineage(records, fork.from_execution) if record.seq <= fork.upto] + own
+
+
+def fork_for(command: CommandReceived, header: Header, history: Sequence[Record]) -> Forked | str:
+    """What a retry or reset does to the run, or the word for why it is refused. ``history`` is the run's lineage."""
+    if command.kind == "retry":
+        if header.status not in ("failed", "timed_out"):
+            return "run_not_failed"
+        # The last event closed the run: everything before it is kept, what it was about is tried again.
+        upto = max((record.seq for record in history), default=1) - 1
+    else:
+        upto = _creation(history, command.to_node or "")
+    if upto < 1:
+        return "node_not_found" if command.kind == "reset" else "nothing_to_retry"
+    signals = [
+        CarriedSignal(record.event.signal_id, record.event.name, record.event.payload)
+        for record in history
+        if record.seq > upto and isinstance(record.event, SignalReceived)
+    ]
+    return Forked(header.execution, upto, command.kind, command.command_id, command.reason, signals)
+
+
+def _creation(history: Sequence[Record], node_id: str) -> int:
+    for record in history:
+        for decision in record.decisions or ():
+            if isinstance(decision, NodeCreated) and decision.node_id == node_id:
+                return record.seq
+    return 0
+
+
+def forked(draft: Draft, event: Forked, execution: int, now: int) -> list[Held]:
+    """Go on as a new execution from the draft's state: open steps are dispatched anew, later signals are told again."""
+    header = draft.header
+    origin = header.origin or header.execution
+    if header.run_due_at is not None:
+        header.run_due_at = now + (header.run_due_at - header.started_at)
+    header.execution, header.origin, header.status = execution, origin, "running"
+    header.result = header.failure = header.parked = None
+    header.cancel_requested = False
+    for node in list(draft.state.nodes.values()):
+        _again(draft, node, event, now)
+    arrived = [SignalArrived(s.signal_id, s.name, s.payload) for s in event.signals]
+    draft.state.signals.extend(arrived)
+    held = [*draft.state.held, *(Held(now, signal) for signal in arrived)]
+    draft.state.held.clear()
+    draft.emit("run.started", now=now, reason=f"{event.kind} {event.command_id}: {event.reason}".rstrip(": "))
+    return held
+
+
+def _again(draft: Draft, node: Node, event: Forked, now: int) -> None:
+    if node.kind == "step":
+        # A retried node keeps its idempotency key: what it did already must not be done twice. A reset
+        # wants it done again.
+        key = (node.key_execution or event.from_execution) if event.kind == "retry" else 0
+        draft.dispatch(
+            msgspec.structs.replace(
+                node,
+                status="dispatched",
+                generation=node.generation + 1,
+                attempt=1,
+                rejections=0,
+                due_at=None,
+                created_at=now,
+                dispatched_at=now,
+                key_execution=key,
+            )
+        )
+    elif node.child is not None:
+        child = msgspec.structs.replace(node.child, run_id=f"{node.child.run_id}/{draft.header.execution}")
+        node = msgspec.structs.replace(node, child=child)
+        draft.put(node)
+        draft.actions.append(StartChild(draft.header.execution, node))
+    else:
+        draft.put(node)

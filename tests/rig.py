@@ -1,0 +1,284 @@
+"""A namespace over real Kafka and Postgres: coordinators in threads and processes, a plain worker, messages by hand."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from psycopg.rows import dict_row
+from rig_app import make_app
+from rig_rules import check_rules, rule_breaks
+from rig_worker import Answer, PlainWorker, doubled
+from support import fresh_name, until
+
+from ductor_stream.config import Settings
+from ductor_stream.coordinator.config import CoordinatorConfig
+from ductor_stream.coordinator.service import Coordinator
+from ductor_stream.engine.ids import partition_of
+from ductor_stream.kafka.topics import AdminConfig, create_topics, delete_topics, plan
+from ductor_stream.protocol.topics import Topics
+from ductor_stream.telemetry.metrics import Metrics
+from ductor_stream.wiring.coordinators import open_coordinator
+
+__all__ = ["CRC32", "HOME", "Child", "Running", "Rig", "check_rules", "opened", "rule_breaks"]
+
+CHILD = Path(__file__).with_name("coordinator_child.py")
+FAST = CoordinatorConfig(sweep_s=0.5, conflict_backoff_ms=2, deliver_again_ms=300, confirm_idle_s=0.05, drain_s=3.0)
+"""As in production, but what is done every few seconds is done twice a second."""
+
+HOME, CRC32 = "murmur2_random", "consistent_random"
+"""Partitioners of a producer: the Java client's, and librdkafka's own default."""
+
+
+class Running:
+    """A coordinator in a thread of this process. ``stop`` ends it in good order and raises what it failed with."""
+
+    def __init__(self, coordinator: Coordinator, metrics: Metrics) -> None:
+        self.coordinator = coordinator
+        self.metrics = metrics
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="coordinator", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.coordinator.run()
+        except BaseException as error:  # noqa: BLE001 - raised by stop, in the test's thread
+            self._error = error
+
+    @property
+    def alive(self) -> bool:
+        """Whether its loop still goes round."""
+        return self._thread.is_alive()
+
+    @property
+    def owned(self) -> set[int]:
+        """The partitions that it owns."""
+        return set(self.coordinator.ownership.owned)
+
+    def reasons(self) -> list[str]:
+        """Why it is not ready."""
+        return self.coordinator.readiness.reasons()
+
+    def stop(self) -> None:
+        """End it, and wait for that."""
+        self.coordinator.stop()
+        self._thread.join(60)
+        assert not self._thread.is_alive(), "the coordinator does not end"
+        if self._error is not None:
+            raise self._error
+
+
+class Child:
+    """A coordinator as a process of its own (see coordinator_child.py), to be killed or frozen."""
+
+    def __init__(self, *arguments: str, log: Path) -> None:
+        self.log = log
+        with log.open("wb") as output:
+            self.process = subprocess.Popen([sys.executable, str(CHILD), *arguments], stdout=output, stderr=output)
+
+    def said(self, text: str) -> bool:
+        """Whether its output has this by now."""
+        return text in self.log.read_text("utf-8", "replace")
+
+    def until_said(self, text: str, within_ms: float = 30_000) -> None:
+        """Wait for a line; fails with the child's output if it ends before."""
+
+        def look() -> bool:
+            assert self.said(text) or self.process.poll() is None, f"the child ended: {self.log.read_text()[-3000:]}"
+            return self.said(text)
+
+        until(look, within_ms=within_ms, what=f"{text!r} said by the child")
+
+    def wait_dead(self) -> None:
+        """Wait until it is dead by SIGKILL."""
+        assert self.process.wait(60) == -9, self.log.read_text()[-3000:]
+
+    def kill(self) -> None:
+        """SIGKILL, if it still lives."""
+        self.process.kill()
+        self.process.wait(30)
+
+
+class Rig:
+    """One namespace: ``topics``, ``database``, and everything that a test does with it. Opened by ``opened``."""
+
+    def __init__(self, bootstrap: str, database: str, folder: Path, *, partitions: int, queues: Sequence[str]) -> None:
+        self.bootstrap, self.database, self.folder = bootstrap, database, folder
+        self.namespace = fresh_name("c")
+        self.topics = Topics(self.namespace)
+        self.admin = AdminConfig(bootstrap=bootstrap, topics=self.topics)
+        self.plans = plan(self.topics, queues, partitions=partitions)
+        create_topics(self.admin, self.plans)
+        self.partitions = partitions
+        self._closing = contextlib.ExitStack()
+        self._producers: dict[str, Producer] = {}
+
+    def close(self) -> None:
+        """End all that was started, the latest first."""
+        self._closing.close()
+
+    # -- services ---------------------------------------------------------------------------
+
+    def coordinator(
+        self,
+        config: CoordinatorConfig = FAST,
+        *,
+        database: str | None = None,
+        bootstrap: str | None = None,
+        prepare: Callable[[Coordinator], object] | None = None,
+        ready: bool = True,
+        **kafka: str,
+    ) -> Running:
+        """A coordinator in a thread; ``prepare`` may lay hands on it before it runs. Returns when it is ready."""
+        options = {"fetch.wait.max.ms": "20", **{name.replace("_", "."): value for name, value in kafka.items()}}
+        settings = Settings(
+            kafka_bootstrap=bootstrap or self.bootstrap, database_url=database or self.database, kafka=options
+        )
+        metrics = Metrics()
+        coordinator = open_coordinator(make_app(self.namespace), settings, metrics, config=config)
+        if prepare is not None:
+            prepare(coordinator)
+        running = Running(coordinator, metrics)
+        self._closing.callback(lambda: running.stop() if running.alive else None)
+        if ready:
+            until(lambda: running.owned and not running.reasons(), within_ms=30_000, what="a ready coordinator")
+        return running
+
+    def child(self, point: str = "none", *, database: str | None = None) -> Child:
+        """A coordinator process that acts up at ``point``; returns when it owns all partitions."""
+        arguments = (self.bootstrap, database or self.database, self.namespace, point)
+        child = Child(*arguments, log=self.folder / f"{fresh_name('child')}.log")
+        self._closing.callback(child.kill)
+        child.until_said("ready")
+        return child
+
+    def worker(self, answer: Answer = doubled, queue: str = "default") -> PlainWorker:
+        """A plain worker of that queue."""
+        worker = PlainWorker(self.bootstrap, self.topics.tasks(queue), self.topics.worker_group(queue), answer)
+        self._closing.callback(worker.close)
+        return worker
+
+    # -- topics -----------------------------------------------------------------------------
+
+    def delete(self, *names: str) -> None:
+        """Delete topics (all of the namespace, if none is named)."""
+        delete_topics(self.admin, names or [each.name for each in self.plans])
+
+    def create(self) -> None:
+        """Create those topics of the plan that are missing; a deleted one may take a moment to be gone."""
+        until(lambda: create_topics(self.admin, self.plans) or not self._missing(), what="topics created")
+        until(lambda: not self._missing() or create_topics(self.admin, self.plans), what="topics there")
+
+    def _missing(self) -> set[str]:
+        from ductor_stream.kafka.topics import check_topics
+
+        return {problem.topic for problem in check_topics(self.admin, self.plans)}
+
+    def send(self, topic: str, key: str | bytes | None, *values: dict[str, Any] | bytes | None, **how: Any) -> None:
+        """Produce records; they are in the log when this returns. ``how``: partitioner, partition, headers."""
+        partitioner = how.pop("partitioner", HOME)
+        producer = self._producers.get(partitioner)
+        if producer is None:
+            options = {"bootstrap.servers": self.bootstrap, "partitioner": partitioner, "linger.ms": 0}
+            producer = self._producers[partitioner] = Producer(options | {"acks": "all", "enable.idempotence": True})
+        failed: list[Any] = []
+        for value in values:
+            body = json.dumps(value).encode() if isinstance(value, dict) else value
+            producer.produce(topic, body, key, on_delivery=lambda e, m: failed.append(e) if e else None, **how)
+        assert producer.flush(30) == 0
+        assert failed == []
+
+    def start(self, *run_ids: str, workflow: str = "chain", input: Any = 3, **fields: Any) -> None:
+        """Produce run starts. ``partitioner`` goes to the producer, other fields into the message."""
+        how = {name: fields.pop(name) for name in ("partitioner", "partition") if name in fields}
+        for run_id in run_ids:
+            body = {"type": "run.start", "run_id": run_id, "workflow": workflow, "input": input, **fields}
+            self.send(self.topics.run_events, run_id, body, **how)
+
+    def signal(self, run_id: str, payload: Any, **fields: Any) -> None:
+        """Produce a signal ``word``."""
+        how = {name: fields.pop(name) for name in ("partitioner", "partition") if name in fields}
+        body = {"type": "run.signal", "run_id": run_id, "name": "word", "payload": payload, **fields}
+        self.send(self.topics.run_events, run_id, body, **how)
+
+    def read(self, topic: str) -> list[Message]:
+        """All records of a topic, partition by partition."""
+        consumer = Consumer(
+            {"bootstrap.servers": self.bootstrap, "group.id": "unused", "isolation.level": "read_committed"}
+        )
+        found: list[Message] = []
+        try:
+            for partition in consumer.list_topics(topic, 10).topics[topic].partitions:
+                start, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), 10)
+                consumer.assign([TopicPartition(topic, partition, start)])
+                while start < end:
+                    message = consumer.poll(10)
+                    assert message is not None, f"{topic}/{partition} is silent at {start} of {end}"
+                    assert message.error() is None, message.error()
+                    found.append(message)
+                    start = (message.offset() or 0) + 1
+        finally:
+            consumer.close()
+        return found
+
+    def home(self, run_id: str) -> int:
+        """The partition that a run lives on."""
+        return partition_of(run_id.encode(), self.partitions)
+
+    # -- Postgres ---------------------------------------------------------------------------
+
+    def rows(self, query: str, *params: Any, database: str | None = None) -> list[dict[str, Any]]:
+        """Rows of this namespace: ``{ns}`` in the query stands for its number."""
+        query = query.replace("{ns}", f"(select ns from eec_namespace where name = '{self.namespace}')")
+        with psycopg.connect(database or self.database, autocommit=True, row_factory=dict_row) as connection:
+            cursor = connection.execute(query, params)  # type: ignore[arg-type]
+            return cursor.fetchall() if cursor.description is not None else []
+
+    def run(self, run_id: str) -> dict[str, Any]:
+        """A run's row; empty when there is none. ``result`` and ``error`` decoded."""
+        for row in self.rows("select * from eec_workflow_run where ns = {ns} and run_id = %s", run_id):
+            decoded = {name: json.loads(bytes(row[name])) for name in ("result", "error") if row[name] is not None}
+            return row | decoded
+        return {}
+
+    def until_status(self, status: str, *run_ids: str, within_ms: float = 30_000) -> None:
+        """Wait until all these runs have that status."""
+
+        def look() -> bool:
+            rows = self.rows("select run_id, status, reason from eec_workflow_run where ns = {ns}")
+            seen = {row["run_id"]: (row["status"], row["reason"]) for row in rows if row["run_id"] in run_ids}
+            odd = {run_id: seen.get(run_id) for run_id in run_ids if seen.get(run_id, ("",))[0] != status}
+            assert not odd, odd
+            return True
+
+        until(look, within_ms=within_ms, what=f"{len(run_ids)} run(s) {status}")
+
+    def attempts(self, run_id: str) -> list[dict[str, Any]]:
+        """Lines about attempts of a run."""
+        return self.rows("select * from eec_workflow_step_attempt where ns = {ns} and run_id = %s order by at", run_id)
+
+    def check(self, *but: str) -> None:
+        """The rules hold; ``but`` are runs whose rows the test itself has touched."""
+        check_rules(self.database, self.namespace, but)
+
+
+@contextmanager
+def opened(
+    bootstrap: str, database: str, folder: Path, *, partitions: int = 2, queues: Iterable[str] = ("default",)
+) -> Iterator[Rig]:
+    """A rig whose topics exist; the database must be migrated."""
+    rig = Rig(bootstrap, database, folder, partitions=partitions, queues=list(queues))
+    try:
+        yield rig
+    finally:
+        rig.close()

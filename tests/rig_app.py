@@ -1,0 +1,67 @@
+"""The workflows that tests of the coordinator run. Their one step, ``double``, is executed by ``PlainWorker``."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from ductor_stream import App, Retry, Run, StepError
+
+
+def make_app(namespace: str) -> App:
+    """An app of that namespace; every call declares the same code, so that it has the same digests."""
+    app = App(namespace)
+    word = app.signal("word", str)
+
+    @app.step(retry=Retry(max_attempts=3, initial=0.02, maximum=0.05))
+    async def double(x: int) -> int:
+        return x * 2
+
+    @app.workflow
+    async def chain(run: Run, n: int) -> list[int]:
+        """One step after the other."""
+        return [await run.step(double, x) for x in range(n)]
+
+    @app.workflow
+    async def fan(run: Run, n: int) -> list[int]:
+        """All steps at once."""
+        return await asyncio.gather(*(run.step(double, x) for x in range(n)))
+
+    @app.workflow
+    async def nap(run: Run, ms: int) -> int:
+        """A durable sleep, then a step."""
+        await asyncio.sleep(ms / 1000)
+        return await run.step(double, 1)
+
+    @app.workflow
+    async def words(run: Run, n: int) -> list[str]:
+        """So many signals, in their order."""
+        return [await run.wait_signal(word) for _ in range(n)]
+
+    @app.workflow
+    async def order(run: Run, n: int) -> list[Any]:
+        """A bit of everything: steps side by side, a signal, a sleep, steps in a row."""
+        found: list[Any] = await asyncio.gather(*(run.step(double, x) for x in range(n)))
+        found.append(await run.wait_signal(word))
+        await asyncio.sleep(0.02)
+        return [*found, *[await run.step(double, x) for x in range(n)]]
+
+    @app.workflow
+    async def timed(run: Run, options: dict[str, float]) -> str:
+        """One step with these time-outs (seconds), tried once; how it ended."""
+        try:
+            return f"result {await run.step(double.options(retry=Retry(max_attempts=1), **options), 1)}"  # type: ignore[arg-type]
+        except StepError as error:
+            return error.error_code
+
+    @app.workflow
+    async def elsewhere(run: Run, queue: str) -> int:
+        """One step on that queue."""
+        return await run.step(double.options(queue=queue), 21)
+
+    @app.workflow(timeout=0.3)
+    async def hasty(run: Run) -> str:
+        """Has 0.3 s, and waits for ever."""
+        return await run.wait_signal(word)
+
+    return app
