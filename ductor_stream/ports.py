@@ -68,6 +68,29 @@ class Ownership(Protocol):
         """These partitions are already somebody else's."""
 
 
+class LostRange(Protocol):
+    """Records of an inbound topic that are gone unread: ``from_offset`` up to, but without, ``to_offset``.
+
+    ``to_offset`` not above ``from_offset``: the log was truncated or is another one, and how much was lost is not known.
+    """
+
+    @property
+    def topic(self) -> Inbound:
+        """Its short name."""
+
+    @property
+    def partition(self) -> int:
+        """The partition."""
+
+    @property
+    def from_offset(self) -> int:
+        """The first offset that should have been read next."""
+
+    @property
+    def to_offset(self) -> int:
+        """Where reading has gone on."""
+
+
 class EventLog(Protocol):
     """Kafka as the coordinator needs it: inbound topics in one group, and a producer.
 
@@ -115,6 +138,12 @@ class EventLog(Protocol):
 
     def reached_end(self, partition: int, topic: Inbound) -> int:
         """The position at which the consumer last hit the end of that log (EOF), ``UNREAD`` before that."""
+
+    def gaps(self) -> Sequence[LostRange]:
+        """Ranges found lost since the last call; reading has gone on behind them already (protocol 9)."""
+
+    def look_again(self) -> None:
+        """Ask for the topics anew, soon: one is needed of which nothing is known."""
 
     def healthy(self) -> bool:
         """Whether a broker has answered lately. May be called from another thread."""

@@ -87,15 +87,17 @@ def main(config: dict[str, object]) -> int:
         executor,
     )
     signal.signal(signal.SIGTERM, lambda *_: service.stop())
-    ready = Path(str(config["folder"])) / f"{name}.ready"
+    said = Path(str(config["folder"])) / f"{name}.problems"
 
-    def say_ready() -> None:
+    def say_problems() -> None:
         waiting = threading.Event()
-        while service.problems():
+        while True:
+            fresh = said.with_suffix(".new")
+            fresh.write_text("\n".join(service.problems()))
+            fresh.rename(said)
             waiting.wait(0.05)
-        ready.touch()
 
-    threading.Thread(target=say_ready, daemon=True).start()
+    threading.Thread(target=say_problems, daemon=True).start()
     ending = service.run()
     print(f"ended: {ending}", flush=True)
     return 0 if ending == "stopped" else 1

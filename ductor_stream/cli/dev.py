@@ -23,6 +23,8 @@ from ductor_stream.kafka.topics import create_topics
 from ductor_stream.store.migrate import migrate
 from ductor_stream.wiring.topics import admin_config, planned
 
+_MEMBER = "dev"
+
 
 @click.command()
 @click.argument("app", metavar="MODULE:APP")
@@ -71,7 +73,10 @@ def servers(data_dir: Path, given: dict[str, Any]) -> Iterator[tuple[Settings, P
     stack.start()
     try:
         if stack.kafka is not None:
-            given["kafka_bootstrap"] = stack.kafka.bootstrap
+            # One process uses these servers (they are locked), and it always is the same member of its groups: killed
+            # and started again, it has its partitions at once and does not wait for its own session to end.
+            given |= {"kafka_bootstrap": stack.kafka.bootstrap, "kafka_protocol": "classic"}
+            given["kafka_instance_id"] = _MEMBER
         if stack.postgres is not None:
             given["database_url"] = stack.postgres.url
         yield load(**given), stack.data_dir

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,28 +32,41 @@ _KILLED = 130
 
 
 class Stop:
-    """Set by SIGTERM or SIGINT; a second signal ends the process at once, whatever it is doing."""
+    """Set by SIGTERM or SIGINT; a second signal ends the process at once, whatever it is doing.
+
+    A pipe and no Event: a signal handler that takes a lock can wait for its own thread.
+    """
 
     def __init__(self) -> None:
-        self._event = threading.Event()
+        self._set = False
+        self._readable, self._writable = os.pipe()
 
     def is_set(self) -> bool:
         """Whether the process is to end."""
-        return self._event.is_set()
+        return self._set
 
     def set(self) -> None:
-        """End the process in good order."""
-        self._event.set()
+        """End the process in good order. Safe in a signal handler and in any thread."""
+        if not self._set:
+            self._set = True
+            os.write(self._writable, b"x")
 
     def wait(self, timeout: float) -> bool:
         """Wait at most so many seconds; whether it is set."""
-        return self._event.wait(timeout)
+        if not self._set:
+            select.select([self._readable], [], [], timeout)
+        return self._set
 
     def heard(self, number: int, frame: FrameType | None) -> None:
         """The signal handler."""
-        if self._event.is_set():
+        if self._set:
             os._exit(_KILLED)
-        self._event.set()
+        self.set()
+
+    def close(self) -> None:
+        """Nobody waits any more."""
+        os.close(self._readable)
+        os.close(self._writable)
 
 
 @contextmanager
@@ -67,6 +80,7 @@ def stop_on_signals() -> Iterator[Stop]:
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
+        stop.close()
 
 
 def process_registry() -> CollectorRegistry:

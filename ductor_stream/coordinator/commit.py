@@ -12,6 +12,7 @@ from ductor_stream.coordinator.dispatch import Dispatcher
 from ductor_stream.coordinator.heartbeats import Heard, Heartbeats
 from ductor_stream.coordinator.kinship import row_for
 from ductor_stream.coordinator.ownership import Owned
+from ductor_stream.coordinator.undelivered import Undelivered
 from ductor_stream.coordinator.work import Ticked, Work
 from ductor_stream.engine.actions import (
     CloseAttempt,
@@ -27,6 +28,7 @@ from ductor_stream.engine.events import AttemptFinished, AttemptTimedOut, Failur
 from ductor_stream.engine.ids import Fence
 from ductor_stream.engine.state import Node, RunState, encode_header, encode_records
 from ductor_stream.engine.tick import wake_at
+from ductor_stream.errors import PoisonedRun, TransientError
 from ductor_stream.ports import (
     AttemptRow,
     Batch,
@@ -72,24 +74,51 @@ class Committer:
         topics: Topics,
         encoder: Encoder,
         local: LocalWorkers | None,
-        memory: tuple[Dispatcher, Heartbeats],
+        memory: tuple[Dispatcher, Heartbeats, Undelivered],
         metrics: Metrics,
         partitions: int,
     ) -> None:
         self._partitions = partitions
         self._config, self._topics, self._encoder, self._local = config, topics, encoder, local
-        self._dispatcher, self._heartbeats = memory
+        self._dispatcher, self._heartbeats, self._undelivered = memory
         self._metrics = metrics
+        self._hands_over = local is not None
 
     def stop_sync(self) -> None:
         """Hand nothing more to local workers: the process is about to end."""
-        self._local = None
+        self._hands_over = False
+
+    def cancel(self, prepared: Prepared) -> None:
+        """The batch will not land: give the local slots back that were reserved for it."""
+        for queue in prepared.reserved:
+            if self._local is not None:
+                self._local.cancel_reservation(queue)
+        prepared.reserved.clear()
 
     def prepare(
         self, work: Work, ticked: Sequence[Ticked], owned: Mapping[int, Owned], counts: Mapping[str, int], now: int
     ) -> Prepared:
-        """All that this turn writes and sends. ``counts`` are the partition counts of the task topics."""
+        """All that this turn writes and sends. ``counts`` are the partition counts of the namespace's topics.
+
+        Raises PoisonedRun for a run whose outcome cannot be written down, TransientError.
+        """
         prepared = Prepared(events=len(work.entries))
+        try:
+            self._prepare(prepared, work, ticked, owned, counts, now)
+        except BaseException:
+            self.cancel(prepared)
+            raise
+        return prepared
+
+    def _prepare(
+        self,
+        prepared: Prepared,
+        work: Work,
+        ticked: Sequence[Ticked],
+        owned: Mapping[int, Owned],
+        counts: Mapping[str, int],
+        now: int,
+    ) -> None:
         batch = prepared.batch
         batch.inbox, batch.consumed = list(work.inbox), work.consumed
         batch.payloads, batch.released = work.payloads, list(work.released)
@@ -99,12 +128,18 @@ class Committer:
         for partition, records in work.outgoing.items():
             prepared.records.setdefault(partition, []).extend(records)
         for one in ticked:
-            self._run(prepared, one, owned[one.partition], counts, now)
+            try:
+                self._run(prepared, one, owned[one.partition], counts, now)
+            except TransientError:
+                raise
+            except Exception as error:
+                # Whatever cannot be encoded is this run's own affair (R11).
+                raise PoisonedRun(one.run_id, f"{type(error).__name__}: {error}") from error
         concerned = work.partitions() | prepared.records.keys()
         self._slow_sync(prepared, owned, concerned, now)
         for partition in sorted(concerned):
+            self._hold(prepared, owned[partition], counts)
             batch.partitions.append(self._advance(prepared, owned[partition], work.positions.get(partition)))
-        return prepared
 
     # -- runs -------------------------------------------------------------------------------
 
@@ -259,7 +294,7 @@ class Committer:
                 now,
             )
         )
-        if self._local is not None and self._local.reserve(queue, node.name):
+        if self._hands_over and self._local is not None and self._local.reserve(queue, node.name):
             fence = Fence(one.run_id, action.execution, node.node_id, node.generation)
             prepared.sync.setdefault(one.partition, {})[fence] = record
             prepared.records.setdefault(one.partition, [])
@@ -279,7 +314,9 @@ class Committer:
     def _slow_sync(self, prepared: Prepared, owned: Mapping[int, Owned], concerned: set[int], now: int) -> None:
         """A SyncMatch attempt that takes long gets a row of its own, so that its outbox row can go (protocol 13)."""
         ending = set(prepared.ended)
-        for fence, partition in self._dispatcher.slow_sync(self._config.sync_row_s):
+        # Many rows behind a slow attempt would make intake rest: then its batch is let go at once.
+        crowded = self._dispatcher.unconfirmed() * 2 >= self._config.unconfirmed_limit
+        for fence, partition in self._dispatcher.slow_sync(0.0 if crowded else self._config.sync_row_s):
             if partition in concerned and (fence.run_id, fence.execution, fence.node_id) not in ending:
                 row = OpenAttempt(
                     partition,
@@ -291,8 +328,16 @@ class Committer:
                     now,
                     now,
                 )
-                prepared.batch.open_attempts.append(row)
-                prepared.discharged.append(fence)
+                self._open(prepared, row, None)
+
+    def _hold(self, prepared: Prepared, owned: Owned, counts: Mapping[str, int]) -> None:
+        """Records of a topic that does not exist wait as rows: on their way they would hold back all others (protocol 12)."""
+        records = prepared.records.get(owned.partition, [])
+        if not counts or all(record.topic in counts for record in records):
+            return
+        prepared.records[owned.partition] = [record for record in records if record.topic in counts]
+        missing = [record for record in records if record.topic not in counts]
+        prepared.batch.inbox.extend(self._undelivered.row_for(owned, record, "no such topic") for record in missing)
 
     def _advance(self, prepared: Prepared, owned: Owned, positions: Sequence[int] | None) -> PartitionAdvance:
         records = prepared.records.get(owned.partition, [])

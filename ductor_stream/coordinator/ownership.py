@@ -8,7 +8,7 @@ from typing import Protocol
 import msgspec
 import structlog
 
-from ductor_stream.errors import LogUnavailable, StoreUnavailable, TransientError
+from ductor_stream.errors import OwnershipLost, StoreUnavailable, TransientError
 from ductor_stream.ports import INBOUND, UNREAD, Clock, EventLog, RunStore, Taken
 from ductor_stream.telemetry.metrics import Metrics
 
@@ -77,7 +77,8 @@ class Ownership:
 
     def revoked(self, partitions: frozenset[int]) -> None:
         ours = frozenset(partitions & self.owned.keys())
-        self._owner.releasing(ours)
+        if ours:
+            self._owner.releasing(ours)
         for partition in ours:
             owned = self.owned[partition]
             try:
@@ -119,14 +120,23 @@ class Ownership:
             try:
                 self._take(partition)
                 self.store_down = False
-            except TransientError as error:
-                self.store_down = self.store_down or isinstance(error, StoreUnavailable)
-                failures = self._failures.get(partition, 0)
-                self._failures[partition] = failures + 1
-                self._wanted[partition] = now + _delay(failures)
+            except (TransientError, OwnershipLost) as error:
                 _log.warning("partition not taken", partition=partition, error=str(error))
-                self._reconnect(error)
+                self._not_taken(partition, now)
+                if isinstance(error, StoreUnavailable):
+                    self.reconnect()
                 return
+            except Exception:
+                self._not_taken(partition, now)
+                raise
+
+    def _not_taken(self, partition: int, now: float) -> None:
+        """Half taken is not taken: forget what was begun, and try again after a while."""
+        if self.owned.pop(partition, None) is not None:
+            self._owner.gone(frozenset({partition}))
+        failures = self._failures.get(partition, 0)
+        self._failures[partition] = failures + 1
+        self._wanted[partition] = now + _delay(failures)
 
     def settled(self, partitions: Iterable[int]) -> None:
         """A commit of these partitions has landed: fences are no longer expected."""
@@ -141,12 +151,13 @@ class Ownership:
         """Partitions assigned and not yet taken."""
         return sorted(self._wanted)
 
-    def _reconnect(self, error: TransientError) -> None:
-        if isinstance(error, LogUnavailable):
-            return
+    def reconnect(self) -> None:
+        """Open another connection to Postgres, and note whether that worked."""
         try:
             self._store.reconnect()
-        except StoreUnavailable:
+            self.store_down = False
+        except StoreUnavailable as error:
+            _log.warning("postgres away", error=str(error))
             self.store_down = True
 
     def _take(self, partition: int) -> None:
@@ -155,12 +166,13 @@ class Ownership:
         self._clock.observe(found.now)
         owned, recreated = _owned(found, ids, self._inbound)
         self.owned[partition] = owned
-        del self._wanted[partition]
         self._metrics.takeovers.inc()
-        self._metrics.partitions_owned.set(len(self.owned))
         _log.info("partition taken", partition=partition, epoch=owned.epoch, redrive=len(found.outbox))
         self._owner.taken(owned, found, recreated)
         self._log.seek(partition, dict(zip(INBOUND, owned.offsets, strict=True)))
+        self._log.resume([partition])  # a retake has paused it
+        del self._wanted[partition]
+        self._metrics.partitions_owned.set(len(self.owned))
 
 
 def _owned(found: Taken, ids: dict[str, str], inbound: tuple[str, ...]) -> tuple[Owned, list[str]]:
@@ -170,6 +182,8 @@ def _owned(found: Taken, ids: dict[str, str], inbound: tuple[str, ...]) -> tuple
     for index, name in enumerate(inbound):
         if name in recreated:
             offsets[index] = UNREAD
+    # A topic that is not there just now keeps its old id: when it comes back, it is told to be another one.
+    topic_ids = {**found.topic_ids, **ids}
     owned = Owned(
         partition=found.partition,
         token=found.token,
@@ -178,8 +192,8 @@ def _owned(found: Taken, ids: dict[str, str], inbound: tuple[str, ...]) -> tuple
         offsets=offsets,
         outbox_seq=found.outbox_seq,
         confirmed=found.outbox[0][0] - 1 if found.outbox else found.outbox_seq,
-        topic_ids=dict(ids),
-        ids_changed=found.topic_ids != ids,
+        topic_ids=topic_ids,
+        ids_changed=found.topic_ids != topic_ids,
     )
     return owned, recreated
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 import structlog
 
-from ductor_stream.coordinator.cache import RunCache
+from ductor_stream.coordinator.cache import Cached, RunCache
 from ductor_stream.coordinator.config import CoordinatorConfig
 from ductor_stream.coordinator.definitions import Definitions
 from ductor_stream.coordinator.dispatch import Dispatcher, Row
@@ -20,7 +20,7 @@ from ductor_stream.engine.actions import DispatchAttempt
 from ductor_stream.engine.events import Redeployed
 from ductor_stream.engine.ids import Fence
 from ductor_stream.engine.state import Node, RunState
-from ductor_stream.errors import DataError
+from ductor_stream.errors import DataError, LogUnavailable
 from ductor_stream.ports import Clock, EventLog, LocalWorkers, OpenAttempt, Outgoing, RunStore, Taken
 from ductor_stream.protocol.outbound import Encoder
 from ductor_stream.protocol.topics import Topics
@@ -32,9 +32,15 @@ _log = structlog.get_logger(__name__)
 _PAGE = 500
 """Open runs looked at per turn while work is redriven: the loop stays live."""
 
+_REDRIVING = ""
+"""Stands for a task topic's id until its work is redriven: no topic has it, so that a crash begins the redrive anew."""
+
 
 class Scan(msgspec.Struct):
-    """A redrive of all open attempts of a partition under way. ``queues`` None: of every queue."""
+    """A redrive of all open attempts of a partition under way. ``queues`` None: of every queue.
+
+    ``ids`` are those of the task topics concerned, to be noted when everything has arrived there.
+    """
 
     partition: int
     queues: frozenset[str] | None
@@ -66,6 +72,7 @@ class TakeOver:
         self._n = partitions
         self._entries: deque[Entry] = deque()
         self._ended: list[tuple[int, str, int, str]] = []
+        self._again: list[tuple[int, Outgoing]] = []
         self._scans: list[Scan] = []
         self._watched_at = 0.0
 
@@ -92,6 +99,7 @@ class TakeOver:
         gone = frozenset(partitions)
         self._entries = deque(e for e in self._entries if e.partition not in gone)
         self._ended = [row for row in self._ended if row[0] not in gone]
+        self._again = [each for each in self._again if each[0] not in gone]
         self._scans = [scan for scan in self._scans if scan.partition not in gone]
 
     def _still_wanted(self, records: list[Outgoing]) -> list[Outgoing]:
@@ -106,7 +114,7 @@ class TakeOver:
         if not tasks:
             return records
         runs = self._cache.load({fence.run_id: None for _, fence in tasks})
-        closed = {id(record) for record, fence in tasks if _open_node(runs[fence.run_id].state, fence) is None}
+        closed = {id(record) for record, fence in tasks if _is_closed(runs[fence.run_id], fence)}
         return [record for record in records if id(record) not in closed]
 
     def _pick_up(self, partition: int, rows: list[OpenAttempt], now: int) -> None:
@@ -114,19 +122,19 @@ class TakeOver:
         if not rows:
             return
         runs = self._cache.load({row.run_id: None for row in rows})
-        again: list[Outgoing] = []
         for row in rows:
+            if runs[row.run_id].problem:
+                continue  # whoever can read the run will see to it
             state = runs[row.run_id].state
             node = _open_node(state, Fence(row.run_id, row.execution, row.node_id, row.generation))
             if state is None or node is None:
                 self._ended.append((partition, row.run_id, row.execution, row.node_id))
             elif row.token is not None:
-                again.append(self._task(state, node, now))
+                # Its row goes in the commit that puts the task into the outbox: never is it in neither.
+                self._again.append((partition, self._task(state, node, now)))
                 self._ended.append((partition, row.run_id, row.execution, row.node_id))
             else:
                 self._heartbeats.hear(msgspec.structs.replace(row, heard_at=now, beat_at=now), node.options)
-        if again:
-            self._dispatcher.send_again(again, partition)
 
     def _suspended(self, partition: int) -> None:
         after = ""
@@ -159,12 +167,16 @@ class TakeOver:
         if self._ended:
             work.ended, self._ended = self._ended, []
             work.touched.update(row[0] for row in work.ended)
+        for partition, record in self._again:
+            self._metrics.redrives.inc()
+            work.produce(partition, [record])
+        self._again.clear()
         for scan in list(self._scans):
             self._scan_page(scan)
             if scan.read and all(row.acknowledged for row in scan.rows):
                 self._scans.remove(scan)
                 mine = owned[scan.partition]
-                mine.topic_ids, mine.ids_changed = scan.ids, True
+                mine.topic_ids, mine.ids_changed = {**mine.topic_ids, **scan.ids}, True
 
     def _scan_page(self, scan: Scan) -> None:
         if scan.read or (scan.rows and not scan.rows[-1].acknowledged):
@@ -201,30 +213,35 @@ class TakeOver:
         if now - self._watched_at < self._config.sweep_s:
             return []
         self._watched_at = now
-        ids = self._log.topic_ids()
+        try:
+            ids = self._log.topic_ids()
+        except LogUnavailable:
+            return []  # what is ours stays ours: what timers decide meanwhile waits in the outbox
         anew: list[int] = []
         for partition, mine in owned.items():
-            if mine.topic_ids == ids or any(scan.partition == partition for scan in self._scans):
+            if any(scan.partition == partition for scan in self._scans):
                 continue
             changed = [name for name, known in mine.topic_ids.items() if ids.get(name, known) != known]
             if set(changed) & set(self._topics.inbound_names):
                 anew.append(partition)
             elif changed:
                 self._scan_for(mine, changed)
-            else:
+            elif not ids.keys() <= mine.topic_ids.keys():
                 mine.topic_ids, mine.ids_changed = {**mine.topic_ids, **ids}, True
         return anew
 
     def _scan_for(self, owned: Owned, changed: list[str]) -> None:
         """Lost results: every open attempt. Lost tasks: those of their queues. Other topics carry nothing that is awaited."""
-        queues = frozenset(q for name in changed if (q := self._topics.queue_of(name)) is not None)
-        ids = {**owned.topic_ids, **self._log.topic_ids()}
-        if self._topics.attempt_results in changed:
-            self._scans.append(Scan(owned.partition, None, ids))
-        elif queues:
-            self._scans.append(Scan(owned.partition, queues, ids))
-        else:
-            owned.topic_ids, owned.ids_changed = ids, True
+        everything = self._topics.attempt_results in changed
+        ids = self._log.topic_ids()
+        known = {**owned.topic_ids, **ids}
+        tasks = [name for name in known if self._topics.queue_of(name) and (everything or name in changed)]
+        if tasks:
+            _log.warning("open attempts are sent again", partition=owned.partition, topics=tasks)
+            queues = frozenset(queue for name in tasks if (queue := self._topics.queue_of(name)))
+            arrived = {name: ids[name] for name in tasks if name in ids}
+            self._scans.append(Scan(owned.partition, None if everything else queues, arrived))
+        owned.topic_ids, owned.ids_changed = {**known, **dict.fromkeys(tasks, _REDRIVING)}, True
 
     # -- letting go ---------------------------------------------------------------------------
 
@@ -238,9 +255,17 @@ class TakeOver:
                     partition, fence.run_id, fence.execution, fence.node_id, fence.generation, None, now, now
                 )
                 work.handed.append(row)
+        for heard in self._heartbeats.of_partition(partitions):
+            if heard.open.token is not None:
+                work.handed.append(msgspec.structs.replace(heard.open, token=None, beat_at=now))
         if self._local is not None and work.handed:
             self._local.divert({row.run_id.encode() for row in work.handed})
         return work
+
+
+def _is_closed(run: Cached, fence: Fence) -> bool:
+    """Whether the attempt is known to be over. Of a run that this release cannot read nothing is known."""
+    return not run.problem and _open_node(run.state, fence) is None
 
 
 def _open_node(state: RunState | None, fence: Fence) -> Node | None:

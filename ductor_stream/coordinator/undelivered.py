@@ -13,8 +13,8 @@ from ductor_stream.coordinator.ownership import Owned
 from ductor_stream.coordinator.work import Entry, Work
 from ductor_stream.engine.events import AttemptFinished, Failure
 from ductor_stream.errors import DataError
-from ductor_stream.ports import Clock, InboxRow, Undeliverable
-from ductor_stream.protocol.inbox import encode_outgoing
+from ductor_stream.ports import Clock, EventLog, InboxRow, Outgoing, Undeliverable
+from ductor_stream.protocol.inbox import encode_event, encode_outgoing
 from ductor_stream.protocol.topics import Topics
 from ductor_stream.protocol.worker import WorkerCodec
 from ductor_stream.telemetry.metrics import Metrics
@@ -29,11 +29,12 @@ class Undelivered:
         self,
         config: CoordinatorConfig,
         topics: Topics,
-        clock: Clock,
+        ports: tuple[EventLog, Clock],
         codec: tuple[DeadLetters, WorkerCodec],
         metrics: Metrics,
     ) -> None:
-        self._config, self._topics, self._clock = config, topics, clock
+        self._config, self._topics = config, topics
+        self._log, self._clock = ports
         self._letters, self._tasks = codec
         self._metrics = metrics
         self._number = 0
@@ -48,18 +49,19 @@ class Undelivered:
             if failed.permanent:
                 self._refused(work, partition, failed)
             else:
-                self._later(work, owned[partition], failed)
+                work.inbox.append(self.row_for(owned[partition], failed.record, failed.error))
 
-    def _later(self, work: Work, owned: Owned, failed: Undeliverable) -> None:
-        topic = failed.record.topic
+    def row_for(self, owned: Owned, record: Outgoing, error: str) -> InboxRow:
+        """A record that cannot be produced now, as a row that is tried again after a while."""
+        topic = record.topic
         if topic not in self.missing:
-            _log.error("topic refuses records: they wait as rows", topic=topic, error=failed.error)
+            _log.error("topic refuses records: they wait as rows", topic=topic, error=error)
         self.missing[topic] = self._clock.monotonic()
+        self._log.look_again()
         self._number += 1
         source = f"produce/{owned.partition}/{owned.epoch}/{self._number}"
         not_before = self._clock.now() + self._config.deliver_again_ms
-        body = encode_outgoing(failed.record)
-        work.inbox.append(InboxRow(owned.partition, source, "produce", body, not_before))
+        return InboxRow(owned.partition, source, "produce", encode_outgoing(record), not_before)
 
     def _refused(self, work: Work, partition: int, failed: Undeliverable) -> None:
         record = failed.record
@@ -73,4 +75,5 @@ class Undelivered:
             return
         failure = Failure("input_too_large", "Undeliverable", f"task not produced: {failed.error}", retryable=False)
         event = AttemptFinished(fence.execution, fence.node_id, fence.generation, "failed", None, failure)
-        work.entries.append(Entry(fence.run_id, partition, event))
+        # With a body of its own it can wait in the inbox like any other input: its outbox row is gone by then.
+        work.entries.append(Entry(fence.run_id, partition, event, inbox_body=encode_event(fence.run_id, event)))

@@ -8,6 +8,7 @@ from ductor_stream.engine.actions import (
     DispatchAttempt,
     EmitLifecycle,
     LifecycleType,
+    StartChild,
     StopAttempt,
     TellParent,
 )
@@ -28,8 +29,8 @@ _CLOSING: dict[Trigger, LifecycleType] = {
 class Draft:
     """A clone of a run's state that reducers and decisions change, and the actions that follow from it.
 
-    Dispatches are kept apart from the other actions, so that a node that is created and dropped in
-    the same tick is never sent. ``soonest`` is the earliest due time among the nodes touched here;
+    Dispatches and starts of child runs are kept apart from the other actions, by execution and node, so that
+    a node that is created and dropped in the same tick is never sent. ``soonest`` is the earliest due time among the nodes touched here;
     ``continued`` says that the workflow has ended this execution and asks for the next one.
     """
 
@@ -38,7 +39,7 @@ class Draft:
     def __init__(self, state: RunState) -> None:
         self.state = state
         self.actions: list[Action] = []
-        self.dispatches: dict[str, DispatchAttempt] = {}
+        self.dispatches: dict[tuple[int, str], DispatchAttempt | StartChild] = {}
         self.soonest: int | None = None
         self.continued: Continued | None = None
 
@@ -50,6 +51,10 @@ class Draft:
     def put(self, node: Node) -> None:
         """Add or replace an open node."""
         self.state.nodes[node.node_id] = node
+        self.watch(node)
+
+    def watch(self, node: Node) -> None:
+        """The node may come due earlier than what was known."""
         due = deadline(node)
         if due is not None and (self.soonest is None or due < self.soonest):
             self.soonest = due
@@ -57,16 +62,26 @@ class Draft:
     def dispatch(self, node: Node) -> None:
         """Add or replace a step node whose attempt is to be sent after the commit."""
         self.put(node)
-        self.dispatches[node.node_id] = DispatchAttempt(self.header.execution, node)
+        self.dispatches[self.header.execution, node.node_id] = DispatchAttempt(self.header.execution, node)
+
+    def start_child(self, node: Node) -> None:
+        """Start the child run of this node after the commit; the node is open unless it is detached."""
+        if node.child is not None and not node.child.detached:
+            self.put(node)
+        self.dispatches[self.header.execution, node.node_id] = StartChild(self.header.execution, node)
+
+    def unsent(self, node: Node) -> bool:
+        """Take back what was to be sent for this node, and say whether there was anything."""
+        return self.dispatches.pop((self.header.execution, node.node_id), None) is not None
 
     def stop(self, node: Node, reason: str) -> None:
-        """The attempt of this node, if one is out, is no longer wanted."""
-        if node.kind == "child":
-            if node.child is not None and node.child.parent_close != "abandon":
-                self.actions.append(CommandChild(self.header.execution, node, node.child.parent_close, reason))
+        """The attempt or child run of this node, if one is out, is no longer wanted."""
+        if (node.child is not None and node.child.parent_close == "abandon") or self.unsent(node):
             return
-        if node.kind == "step" and self.dispatches.pop(node.node_id, None) is None and node.status == "dispatched":
+        if node.kind == "step" and node.status == "dispatched":
             self.actions.append(StopAttempt(self.header.execution, node, reason))
+        elif node.child is not None:
+            self.actions.append(CommandChild(self.header.execution, node, node.child.parent_close, reason))
 
     def drop(self, node_id: str, reason: str) -> None:
         """Close an open node without a result."""

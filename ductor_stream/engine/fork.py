@@ -10,10 +10,19 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ductor_stream.engine.actions import StartChild
 from ductor_stream.engine.draft import Draft
-from ductor_stream.engine.events import CarriedSignal, CommandReceived, Forked, SignalReceived
-from ductor_stream.engine.state import Header, Held, Node, NodeCreated, Record, SignalArrived
+from ductor_stream.engine.events import CarriedSignal, CommandReceived, Condemned, Forked, RunTimedOut, SignalReceived
+from ductor_stream.engine.state import (
+    Cancelled,
+    Completed,
+    Failed,
+    Header,
+    Held,
+    Node,
+    NodeCreated,
+    Record,
+    SignalArrived,
+)
 
 
 def lineage(records: Sequence[Record], execution: int) -> list[Record]:
@@ -27,11 +36,12 @@ def lineage(records: Sequence[Record], execution: int) -> list[Record]:
 
 def fork_for(command: CommandReceived, header: Header, history: Sequence[Record]) -> Forked | str:
     """What a retry or reset does to the run, or the word for why it is refused. ``history`` is the run's lineage."""
+    closed_by = next((record.seq for record in history if _closes(record)), 1 << 62)
     if command.kind == "retry":
         if header.status not in ("failed", "timed_out"):
             return "run_not_failed"
-        # The last event closed the run: everything before it is kept, what it was about is tried again.
-        upto = max((record.seq for record in history), default=1) - 1
+        # Everything before the event that closed the run is kept, what that was about is tried again.
+        upto = closed_by - 1
     else:
         upto = _creation(history, command.to_node or "")
     if upto < 1:
@@ -39,9 +49,17 @@ def fork_for(command: CommandReceived, header: Header, history: Sequence[Record]
     signals = [
         CarriedSignal(record.event.signal_id, record.event.name, record.event.payload)
         for record in history
-        if record.seq > upto and isinstance(record.event, SignalReceived)
+        if upto < record.seq <= closed_by and isinstance(record.event, SignalReceived)
     ]
     return Forked(header.execution, upto, command.kind, command.command_id, command.reason, signals)
+
+
+def _closes(record: Record) -> bool:
+    """Whether this event ends the run, if it is open. What came after the end was answered by a rejection."""
+    event = record.event
+    if isinstance(event, (RunTimedOut, Condemned)) or (isinstance(event, CommandReceived) and event.kind == "terminate"):
+        return True
+    return any(isinstance(decision, (Completed, Failed, Cancelled)) for decision in record.decisions or ())
 
 
 def _creation(history: Sequence[Record], node_id: str) -> int:
@@ -92,7 +110,6 @@ def _again(draft: Draft, node: Node, event: Forked, now: int) -> None:
     elif node.child is not None:
         child = msgspec.structs.replace(node.child, run_id=f"{node.child.run_id}/{draft.header.execution}")
         node = msgspec.structs.replace(node, child=child)
-        draft.put(node)
-        draft.actions.append(StartChild(draft.header.execution, node))
+        draft.start_child(node)
     else:
         draft.put(node)

@@ -195,11 +195,13 @@ class KafkaLog:
 
     def close(self) -> None:
         """Leave the group (``revoked`` hears of what was held), wait for acknowledgements, stop the threads."""
-        if self._member is not None:
-            self._member.close()
-            self._member = None
-        self._producer.close(self._config.close_timeout)
-        self._watch.close()
+        member, self._member = self._member, None
+        try:
+            if member is not None:
+                member.close()
+        finally:
+            self._producer.close(self._config.close_timeout)
+            self._watch.close()
 
     # -- inside --------------------------------------------------------------------------------
 

@@ -6,6 +6,10 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ductor_stream.telemetry.logs import get_logger
+
+_log = get_logger(__name__)
+
 
 @dataclass(frozen=True)
 class Service:
@@ -47,7 +51,11 @@ class Group:
     def stop(self) -> None:
         """Stop all of them in order, wait for their ends, and raise what the first one failed with."""
         for service in self._services:
-            service.stop()
+            try:
+                service.stop()
+            except Exception as error:  # noqa: BLE001 (the others must be stopped all the same)
+                _log.exception("a service cannot be stopped", service=service.name)
+                self._error = self._error or error
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join()
@@ -64,7 +72,8 @@ class Group:
     def _run(self, service: Service) -> None:
         try:
             service.run()
-        except BaseException as error:  # noqa: BLE001 (whatever ended it is raised in the thread that waits)
+        except BaseException as error:  # noqa: BLE001 (raised again in the thread that waits)
+            _log.exception("a service has failed", service=service.name)
             self._error = self._error or error
         finally:
             self._ended.set()

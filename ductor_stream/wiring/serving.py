@@ -17,19 +17,23 @@ from ductor_stream.worker.service import WorkerService
 
 
 class _Local(LocalWorker):
-    """Takes nothing before the worker has opened its resources."""
+    """Takes nothing before the worker has opened its resources, and nothing once it drains."""
 
     _worker: WorkerService | None = None
+    _closed = False
 
     def opened_by(self, worker: WorkerService) -> None:
         self._worker = worker
+
+    def close(self) -> None:
+        self._closed = True
 
     def reserve(self, queue: str, step: str) -> bool:
         if self._worker is not None:
             if "the worker is starting" in self._worker.problems():
                 return False
             self._worker = None  # opened once, it stays so until it drains
-        return super().reserve(queue, step)
+        return not self._closed and super().reserve(queue, step)
 
 
 def serving_services(

@@ -23,6 +23,8 @@ from ductor_stream.worker.window import decode_runs
 if TYPE_CHECKING:
     from servers import KafkaServer
 
+    from ductor_stream.dev.kafka import EmbeddedKafka
+
 CHILD = Path(__file__).resolve().parents[1] / "worker_child.py"
 
 
@@ -64,8 +66,16 @@ class Rig:
             )
         self.children.append(child)
         if ready:
-            until(lambda: (self.folder / f"{name}.ready").exists(), within_ms=30_000, what=f"worker {name} is ready")
+            self.until_ready(name)
         return child
+
+    def problems(self, name: str) -> str | None:
+        """What the worker says is wrong; empty when it is ready, None before it says anything."""
+        path = self.folder / f"{name}.problems"
+        return path.read_text() if path.exists() else None
+
+    def until_ready(self, name: str) -> None:
+        until(lambda: self.problems(name) == "", within_ms=30_000, what=f"worker {name} is ready")
 
     def log_of(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text()
@@ -270,11 +280,44 @@ def test_a_killed_workers_tasks_go_to_the_other_one(pair: Rig) -> None:
     until(lambda: sorted(set(pair.outputs())) == ["b slow-0", "b slow-1"], within_ms=30_000)
 
 
+def test_a_broker_that_goes_away_and_comes_back_costs_nothing(own_kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    rig = Rig(own_kafka.bootstrap, tmp_path)
+    try:
+        rig.worker("a")
+        rig.task("gated", "slow")
+        until(lambda: rig.ran() == ["a slow"])
+        own_kafka.kill()
+        until(lambda: "Kafka does not answer" in (rig.problems("a") or ""), within_ms=30_000)
+        rig.let("slow")
+        own_kafka.restart()
+        rig.until_ready("a")
+        rig.task("quick", 2)
+        # A result may be told twice when the group gave the partition anew; it must not run twice.
+        until(lambda: set(rig.outputs()) == {"a slow", 2}, within_ms=60_000)
+        until(lambda: rig.committed() == (2, []), within_ms=30_000)
+        assert rig.ran() == ["a slow", "a 2"]
+    finally:
+        rig.close()
+
+
+def test_a_worker_ends_on_sigterm_also_while_the_broker_is_away(own_kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    rig = Rig(own_kafka.bootstrap, tmp_path)
+    try:
+        child = rig.worker("a")
+        own_kafka.kill()
+        until(lambda: "Kafka does not answer" in (rig.problems("a") or ""), within_ms=30_000)
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(60) == 0
+    finally:
+        rig.close()
+
+
 def test_a_queue_whose_topic_comes_later_is_waited_for(rig: Rig) -> None:
     delete_topics(rig.admin, [rig.topics.tasks("default")])
     rig.worker("a", ready=False)
+    until(lambda: "does not exist yet" in (rig.problems("a") or ""), within_ms=30_000)
     rig.create()
-    until(lambda: (rig.folder / "a.ready").exists(), within_ms=30_000)
+    rig.until_ready("a")
     rig.task("quick", 1)
     until(lambda: rig.outputs() == [1], within_ms=30_000)
 

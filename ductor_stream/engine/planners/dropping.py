@@ -97,3 +97,5 @@ def _chain(awaited: Any) -> Iterator[tuple[Any, FrameType]]:
             if hasattr(awaited, attribute):
                 awaited = getattr(awaited, attribute)
                 break
+        else:
+            return

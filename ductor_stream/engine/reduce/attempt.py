@@ -23,7 +23,7 @@ def finished(draft: Draft, event: AttemptFinished, now: int) -> list[Held] | Non
         return None
     draft.actions.append(CloseAttempt(event.execution, node, event))
     # Decided and answered in one tick (after a replica lost its last commits): it needs no sending any more.
-    draft.dispatches.pop(node.node_id, None)
+    draft.unsent(node)
     if event.outcome == "completed":
         del draft.state.nodes[node.node_id]
         return [Held(now, StepDone(node.node_id, event.output or b"null"))]

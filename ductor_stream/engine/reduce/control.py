@@ -50,6 +50,8 @@ def resume(draft: Draft, now: int, reason: str) -> list[Held]:
     draft.header.parked = None
     held = list(draft.state.held)
     draft.state.held.clear()
+    for node in draft.state.nodes.values():
+        draft.watch(node)  # timers were of no interest meanwhile
     draft.emit("run.resumed", now=now, reason=reason)
     return held
 

@@ -6,7 +6,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from unit.engine.programs import STEPS, Driver, abandoning, signal, workflow
 
 from ductor_stream.declarations import Workflow
 from ductor_stream.engine import values
@@ -24,12 +23,8 @@ from ductor_stream.engine.events import (
 from ductor_stream.engine.state import Record, state_bytes
 from ductor_stream.engine.tick import Stamped, due_events, rebuild, wake_at
 from ductor_stream.errors import ChildError, StepError
-
-
-@pytest.fixture(autouse=True)
-def _no_coroutine_is_left() -> Any:
-    with abandoning():
-        yield
+from unit.engine.driver import Driver
+from unit.engine.programs import STEPS, signal, workflow
 
 
 def _child(**more: Any) -> Workflow[Any, Any]:

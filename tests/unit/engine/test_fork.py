@@ -6,7 +6,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from unit.engine.programs import STEPS, Driver, abandoning, workflow
 
 from ductor_stream.engine import values
 from ductor_stream.engine.actions import DispatchAttempt
@@ -14,6 +13,8 @@ from ductor_stream.engine.events import CommandReceived, Failure
 from ductor_stream.engine.fork import lineage
 from ductor_stream.engine.state import state_bytes
 from ductor_stream.engine.tick import Stamped, rebuild
+from unit.engine.driver import Driver, abandoning
+from unit.engine.programs import STEPS, workflow
 
 NO = Failure("user", "Oops", "no", retryable=False)
 

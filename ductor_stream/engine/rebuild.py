@@ -1,0 +1,106 @@
+"""From records back to the state, and to the live workflow: the fold and the replay of a history."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ductor_stream.engine.decide import decide, park
+from ductor_stream.engine.definition import WorkflowDefinition
+from ductor_stream.engine.draft import Draft
+from ductor_stream.engine.events import Continued, Forked, RunStarted
+from ductor_stream.engine.fork import forked
+from ductor_stream.engine.planners import Live, start_live
+from ductor_stream.engine.reduce import reduce
+from ductor_stream.engine.reduce.start import begin, first, next_execution
+from ductor_stream.engine.state import Header, Held, Parked, Record, RunState
+from ductor_stream.errors import InvariantViolation
+
+
+def rebuild(run_id: str, records: Sequence[Record]) -> RunState:
+    """The state after these records of one execution, without asking any workflow code.
+
+    Raises InvariantViolation when they do not begin with a start. Of the header, ``lifecycle_seq`` counts
+    over executions and is known to the run's row only.
+    """
+    return fold(run_id, records, None)
+
+
+def replayed(definition: WorkflowDefinition, header: Header, records: Sequence[Record]) -> Live | Parked:
+    """The live workflow after these records, or why today's code does not decide what is recorded."""
+    live = start_live(definition, header)
+    problem = _Replay(live).run(header.run_id, records)
+    if problem is not None:
+        live.abandon()
+        return problem
+    return live
+
+
+def replay(definition: WorkflowDefinition, run_id: str, records: Sequence[Record]) -> Parked | None:
+    """Whether this code decides what is recorded in the lineage of one execution: None, or the first difference."""
+    live = replayed(definition, rebuild(run_id, records).header, records)
+    if isinstance(live, Parked):
+        return live
+    live.abandon()
+    return None
+
+
+class _Replay:
+    """Feeds a live coroutine the facts of recorded events, and compares what it decides with what was recorded."""
+
+    def __init__(self, live: Live) -> None:
+        self.live = live
+        self.problem: Parked | None = None
+
+    def run(self, run_id: str, records: Sequence[Record]) -> Parked | None:
+        if records:
+            fold(run_id, records, self)
+        return self.problem
+
+    def hear(self, facts: list[Held], record: Record) -> None:
+        if self.problem is not None or record.decisions is None:
+            return
+        outcome = self.live.feed(facts, record.decisions)
+        if isinstance(outcome, Parked):
+            self.problem = outcome
+
+
+def fold(run_id: str, records: Sequence[Record], replay: _Replay | None) -> RunState:
+    """The state after these records; ``replay`` hears what the planner heard."""
+    draft: Draft | None = None
+    for record in records:
+        if isinstance(record.event, Forked) and draft is not None:
+            facts = forked(draft, record.event, record.execution, record.now)
+        elif draft is None or record.execution != draft.header.execution:
+            draft, facts = _begin_recorded(run_id, record, draft)
+        else:
+            facts = reduce(draft, record.event, record.now) or []
+        draft.header.seq = record.seq
+        draft.header.now = record.now
+        draft.continued = None
+        if replay is not None and facts:
+            replay.hear(facts, record)
+        if record.decisions is not None:
+            decide(draft, record.decisions)
+        elif record.parked is not None:
+            park(draft, record.parked, facts)
+        elif facts:
+            draft.state.held.extend(facts)
+        draft.actions.clear()
+        draft.dispatches.clear()
+    if draft is None:
+        raise InvariantViolation("a run without any record cannot be rebuilt")
+    return draft.state
+
+
+def _begin_recorded(run_id: str, record: Record, before: Draft | None) -> tuple[Draft, list[Held]]:
+    if isinstance(record.event, Continued):
+        old = before.header if before is not None else first(run_id, _as_start(record.event), record.execution).header
+        return Draft(next_execution(old, record.event, record.execution, record.now)), []
+    if not isinstance(record.event, RunStarted):
+        raise InvariantViolation(f"run {run_id}: execution {record.execution} does not begin with a start")
+    begun = Draft(first(run_id, record.event, record.execution))
+    return begun, begin(begun, record.event, record.now)
+
+
+def _as_start(event: Continued) -> RunStarted:
+    return RunStarted(event.workflow, event.version, event.input, "")

@@ -1,0 +1,35 @@
+"""``ductor-stream demo``, with fewer orders."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+from e2e.commands import Folder, alive, descendants
+from support import until
+
+ORDERS = 60
+
+
+def test_the_demo_completes_every_order_and_says_so(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    process = folder.start("demo", "--orders", str(ORDERS), "--json")
+    assert process.wait(240) == 0, folder.errors("demo") + folder.output("demo")
+    outcome = json.loads(folder.output("demo"))
+    assert outcome["runs_completed"] == outcome["orders"] == ORDERS
+    assert outcome["checks"]["no run lost"] is True
+    assert outcome["checks"]["no run advanced twice"] is True
+    assert outcome["steps"] > 4 * ORDERS
+    assert "kill -9 of coordinator 1" in folder.errors("demo")
+
+
+def test_ctrl_c_leaves_nothing_running(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    process = folder.start("demo", "--orders", "10000", "--json")
+    until(lambda: "workers are ready" in folder.errors("demo"), within_ms=120_000, what="the fleet")
+    below = descendants(process.pid)
+    assert len(below) >= 6  # Kafka, Postgres, two coordinators, two workers
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
+    until(lambda: not alive(below), within_ms=20_000, what="the end of all processes")

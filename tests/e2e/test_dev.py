@@ -1,0 +1,150 @@
+"""``ductor-stream dev`` and the commands beside it, as the README tells."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from e2e.commands import Folder, alive, descendants
+from support import until
+
+README = Path(__file__).resolve().parents[2] / "README.md"
+
+SHOP = """
+from ductor_stream import App, Run
+
+app = App("shop")
+approved = app.signal("approved", bool)
+
+@app.step()
+async def charge(order: str) -> str:
+    return f"receipt for {order}"
+
+@app.workflow()
+async def fulfil(run: Run, order: str) -> str:
+    receipt = await run.step(charge, order)
+    if not await run.wait_signal(approved):
+        return "refused"
+    return receipt
+"""
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Folder, dict[str, str]]]:
+    """A running ``dev`` of an app with a step and a signal."""
+    folder = Folder(tmp_path_factory.mktemp("shop"))
+    (folder.path / "shop.py").write_text(SHOP, encoding="utf-8")
+    with folder.running("shop:app") as ready:
+        yield folder, ready
+
+
+def test_the_line_says_where_everything_is(shop: tuple[Folder, dict[str, str]]) -> None:
+    folder, ready = shop
+    assert ready["kafka_bootstrap"].startswith("127.0.0.1:")
+    assert ready["database_url"].startswith("postgresql://")
+    assert ready["data_dir"] == str(folder.path / ".ductor")
+
+
+def test_a_run_from_its_start_to_its_end(shop: tuple[Folder, dict[str, str]]) -> None:
+    folder, _ = shop
+    folder.ok("start", "fulfil", "order-42", "--input", '"order-42"')
+
+    def waits() -> bool:
+        seen = folder.json("runs", "show", "order-42")
+        assert seen["waiting_for"] == "signal approved", seen
+        return True
+
+    until(waits)
+    seen = folder.json("runs", "show", "order-42")
+    assert (seen["status"], seen["workflow"], seen["version"], seen["execution"]) == ("running", "fulfil", "1", 1)
+    assert [(n["kind"], n["name"], n["status"]) for n in seen["nodes"]] == [
+        ("step", "charge", "completed"),
+        ("signal", "approved", "waiting"),
+    ]
+    assert seen["nodes"][0]["generation"] == seen["nodes"][0]["attempts"] == 1
+    folder.ok("signal", "order-42", "approved", "--json-payload", "true")
+    watched = folder.ok("runs", "watch", "order-42")
+    assert watched.splitlines()[-1] == "order-42 completed"
+    seen = folder.json("runs", "show", "order-42")
+    assert (seen["status"], seen["result"], seen["waiting_for"]) == ("completed", "receipt for order-42", None)
+    assert len(folder.json("runs", "history", "order-42")) == seen["record_version"] == 3
+    assert "order-42" in folder.ok("runs", "list", "--status", "completed")
+
+
+def test_what_cannot_be_done_has_its_exit_code(shop: tuple[Folder, dict[str, str]]) -> None:
+    folder, _ = shop
+    folder.ok("start", "fulfil", "order-7", "--input", '"order-7"')
+    until(lambda: folder.run("runs", "show", "order-7").returncode == 0)
+    assert folder.run("start", "fulfil", "order-7", "--on-conflict", "reject", "--start-id", "s").returncode == 4
+    folder.ok("terminate", "order-7", "--reason", "no longer wanted")
+    assert folder.run("runs", "watch", "order-7").returncode == 1
+    assert folder.run("cancel", "order-7").returncode == 4
+    assert folder.run("runs", "show", "order-8").returncode == 3
+    assert folder.run("cancel", "order-8").returncode == 3
+    assert folder.run("start", "fulfil", "order-9", "--input", "not json").returncode == 2
+    assert folder.run("topics", "check", "shop:app").returncode == 0
+
+
+def test_pause_and_resume(shop: tuple[Folder, dict[str, str]]) -> None:
+    folder, _ = shop
+    folder.ok("start", "fulfil", "order-p", "--input", '"order-p"')
+    until(lambda: folder.run("runs", "show", "order-p").returncode == 0)
+    folder.ok("pause", "order-p")
+    until(lambda: folder.json("runs", "show", "order-p")["status"] == "paused")
+    assert "resume order-p" in folder.json("runs", "show", "order-p")["waiting_for"]
+    assert folder.run("pause", "order-p").returncode == 4
+    folder.ok("resume", "order-p")
+    folder.ok("signal", "order-p", "approved", "--json-payload", "false")
+    assert folder.run("runs", "watch", "order-p").returncode == 0
+    assert folder.json("runs", "show", "order-p")["result"] == "refused"
+
+
+def test_dead_letters_are_listed_and_sent_again(shop: tuple[Folder, dict[str, str]]) -> None:
+    folder, ready = shop
+    producer = Producer({"bootstrap.servers": ready["kafka_bootstrap"]})
+    producer.produce("ductor.shop.run-events", b"rubbish \xff", b"order-r")
+    producer.flush(30)
+    letters = until(lambda: folder.json("dead-letters", "list"))
+    assert (letters[0]["reason"], letters[0]["key"]) == ("undecodable", "order-r")
+    assert letters[0]["value"].startswith("base64:")
+    assert folder.json("dead-letters", "replay", letters[0]["id"]) == {"sent": [letters[0]["id"]], "skipped": []}
+    again = until(lambda: folder.json("dead-letters", "list")[1:])
+    assert again[0]["value"] == letters[0]["value"]
+    assert folder.run("dead-letters", "replay", "0:999").returncode == 3
+
+
+def test_a_second_dev_in_the_same_folder_is_refused(shop: tuple[Folder, dict[str, str]]) -> None:
+    folder, _ = shop
+    second = folder.run("dev", "shop:app")
+    assert second.returncode == 1
+    assert "is in use by process" in second.stderr
+
+
+def test_the_readmes_example_survives_kill_9(tmp_path: Path) -> None:
+    """The README's app and commands; everything is killed in the middle of the durable sleep."""
+    blocks = re.findall(r"```(?:python)?\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
+    folder = Folder(tmp_path)
+    (tmp_path / "shop.py").write_text(next(block for block in blocks if block.startswith("# shop.py")))
+    assert any("ductor-stream dev shop:app" in block for block in blocks)
+    process, _ = folder.dev("shop:app")
+    below = descendants(process.pid)
+    assert below
+    folder.ok("start", "fulfil", "order-42", "--input", '"order-42"')
+
+    def sleeps() -> bool:
+        told = folder.run("runs", "show", "order-42").stdout
+        assert "a timer until" in told, told
+        return True
+
+    until(sleeps, within_ms=20_000)
+    process.send_signal(signal.SIGKILL)
+    process.wait(10)
+    until(lambda: not alive(below), within_ms=20_000, what="the end of the servers")
+    assert folder.run("runs", "list").returncode == 2
+    with folder.running("shop:app"):
+        assert folder.run("runs", "watch", "order-42").returncode == 0
+        assert folder.json("runs", "show", "order-42")["result"] == "receipt for order-42"
