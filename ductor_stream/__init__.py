@@ -14,6 +14,7 @@ from ductor_stream.declarations import Resource, Signal, Step, Use, Workflow
 from ductor_stream.definitions.policy import Retry
 from ductor_stream.engine.planners.run import Run
 from ductor_stream.errors import (
+    ChildError,
     DuctorError,
     InvalidConfig,
     InvalidDefinition,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "App",
+    "ChildError",
     "Client",
     "CurrentAttempt",
     "DuctorError",

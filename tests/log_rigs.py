@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal, Protocol
 
@@ -146,11 +146,22 @@ def kafka_rig(
         rig.close()
 
 
+def poll_until(condition: Callable[[], object], *logs: EventLog, within_ms: float = 10_000, what: str = "") -> None:
+    """Poll these logs until the condition holds; records that come are of no interest."""
+
+    def polled() -> object:
+        for log in logs:
+            log.poll(0.02, 1000)
+        return condition()
+
+    until(polled, within_ms=within_ms, what=what)
+
+
 def join(log: EventLog, partitions: int) -> Owner:
     """Subscribe and wait until all of so many partitions are ours."""
     owner = Owner()
     log.subscribe(owner)
-    until(lambda: log.poll(0.02, 100) or len(owner.holds) == partitions, within_ms=20_000, what="all partitions")
+    poll_until(lambda: len(owner.holds) == partitions, log, within_ms=20_000, what="all partitions")
     return owner
 
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
-import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +14,7 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from psycopg.rows import dict_row
 from rig_app import make_app
 from rig_rules import check_rules, rule_breaks
+from rig_services import FAST, Child, Running
 from rig_worker import Answer, PlainWorker, doubled
 from support import fresh_name, until
 
@@ -24,89 +22,25 @@ from ductor_stream.config import Settings
 from ductor_stream.coordinator.config import CoordinatorConfig
 from ductor_stream.coordinator.service import Coordinator
 from ductor_stream.engine.ids import partition_of
-from ductor_stream.kafka.topics import AdminConfig, create_topics, delete_topics, plan
+from ductor_stream.kafka.topics import AdminConfig, check_topics, create_topics, delete_topics, plan
 from ductor_stream.protocol.topics import Topics
 from ductor_stream.telemetry.metrics import Metrics
 from ductor_stream.wiring.coordinators import open_coordinator
 
-__all__ = ["CRC32", "HOME", "Child", "Running", "Rig", "check_rules", "opened", "rule_breaks"]
-
-CHILD = Path(__file__).with_name("coordinator_child.py")
-FAST = CoordinatorConfig(sweep_s=0.5, conflict_backoff_ms=2, deliver_again_ms=300, confirm_idle_s=0.05, drain_s=3.0)
-"""As in production, but what is done every few seconds is done twice a second."""
+__all__ = ["CRC32", "FAST", "HOME", "Child", "Rig", "Running", "check_rules", "opened", "rule_breaks"]
 
 HOME, CRC32 = "murmur2_random", "consistent_random"
 """Partitioners of a producer: the Java client's, and librdkafka's own default."""
 
 
-class Running:
-    """A coordinator in a thread of this process. ``stop`` ends it in good order and raises what it failed with."""
+class Letter:
+    """A dead letter: ``key``, ``value``, and its headers by name as text."""
 
-    def __init__(self, coordinator: Coordinator, metrics: Metrics) -> None:
-        self.coordinator = coordinator
-        self.metrics = metrics
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="coordinator", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self.coordinator.run()
-        except BaseException as error:  # noqa: BLE001 - raised by stop, in the test's thread
-            self._error = error
-
-    @property
-    def alive(self) -> bool:
-        """Whether its loop still goes round."""
-        return self._thread.is_alive()
-
-    @property
-    def owned(self) -> set[int]:
-        """The partitions that it owns."""
-        return set(self.coordinator.ownership.owned)
-
-    def reasons(self) -> list[str]:
-        """Why it is not ready."""
-        return self.coordinator.readiness.reasons()
-
-    def stop(self) -> None:
-        """End it, and wait for that."""
-        self.coordinator.stop()
-        self._thread.join(60)
-        assert not self._thread.is_alive(), "the coordinator does not end"
-        if self._error is not None:
-            raise self._error
-
-
-class Child:
-    """A coordinator as a process of its own (see coordinator_child.py), to be killed or frozen."""
-
-    def __init__(self, *arguments: str, log: Path) -> None:
-        self.log = log
-        with log.open("wb") as output:
-            self.process = subprocess.Popen([sys.executable, str(CHILD), *arguments], stdout=output, stderr=output)
-
-    def said(self, text: str) -> bool:
-        """Whether its output has this by now."""
-        return text in self.log.read_text("utf-8", "replace")
-
-    def until_said(self, text: str, within_ms: float = 30_000) -> None:
-        """Wait for a line; fails with the child's output if it ends before."""
-
-        def look() -> bool:
-            assert self.said(text) or self.process.poll() is None, f"the child ended: {self.log.read_text()[-3000:]}"
-            return self.said(text)
-
-        until(look, within_ms=within_ms, what=f"{text!r} said by the child")
-
-    def wait_dead(self) -> None:
-        """Wait until it is dead by SIGKILL."""
-        assert self.process.wait(60) == -9, self.log.read_text()[-3000:]
-
-    def kill(self) -> None:
-        """SIGKILL, if it still lives."""
-        self.process.kill()
-        self.process.wait(30)
+    def __init__(self, message: Message) -> None:
+        self.key, self.value = message.key(), message.value()
+        headers: Any = message.headers() or []
+        self.headers = {name: (value or b"").decode() for name, value in headers}
+        self.reason = self.headers["ductor-reason"]
 
 
 class Rig:
@@ -180,8 +114,6 @@ class Rig:
         until(lambda: not self._missing() or create_topics(self.admin, self.plans), what="topics there")
 
     def _missing(self) -> set[str]:
-        from ductor_stream.kafka.topics import check_topics
-
         return {problem.topic for problem in check_topics(self.admin, self.plans)}
 
     def send(self, topic: str, key: str | bytes | None, *values: dict[str, Any] | bytes | None, **how: Any) -> None:
@@ -230,6 +162,10 @@ class Rig:
         finally:
             consumer.close()
         return found
+
+    def letters(self) -> list[Letter]:
+        """All dead letters."""
+        return [Letter(message) for message in self.read(self.topics.dead_letters)]
 
     def home(self, run_id: str) -> int:
         """The partition that a run lives on."""

@@ -98,10 +98,16 @@ def cached_from(loaded: LoadedRun) -> Cached:
     if loaded.header is None:
         return Cached(loaded.record_version, None, buffered=loaded.buffered)
     try:
-        header = decode_header(loaded.header)
-        records = [r for raw in loaded.records for r in decode_records(raw)]
+        return _rebuilt(loaded, loaded.header)
     except UnknownFormat as error:
         return Cached(loaded.record_version, None, problem=str(error))
+    except Exception as error:  # noqa: BLE001 - damaged by whatever: it must not take other runs along (R11)
+        return Cached(loaded.record_version, None, problem=f"its state cannot be read: {type(error).__name__}: {error}")
+
+
+def _rebuilt(loaded: LoadedRun, raw_header: bytes) -> Cached:
+    header = decode_header(raw_header)
+    records = [r for raw in loaded.records for r in decode_records(raw)]
     # A closed run is loaded without its records: nothing of it is open any more.
     history = lineage(records, header.execution)
     state = RunState(header) if header.status in CLOSED or not history else rebuild(loaded.run_id, history)

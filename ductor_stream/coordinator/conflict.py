@@ -8,22 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import structlog
-
 from ductor_stream.coordinator.config import CoordinatorConfig
 from ductor_stream.coordinator.letters import DeadLetters
 from ductor_stream.coordinator.ticking import requeued
 from ductor_stream.coordinator.timers import Timers
 from ductor_stream.coordinator.work import Entry, Work
 from ductor_stream.engine.events import Condemned
-from ductor_stream.errors import DataError, InvariantViolation, PoisonedRun
+from ductor_stream.errors import DataError, InvariantViolation, PoisonedRun, RecordVersionConflict
 from ductor_stream.ports import Clock, RunStore
+from ductor_stream.telemetry.logs import get_logger
 from ductor_stream.telemetry.metrics import Metrics
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 _HARD_BOUND = 20
-"""Tries of one batch in all: with locks held none is lost, and each poisoned run is only met once or twice."""
+"""Tries of one batch in all, beside two for each of its runs, which may all be poisoned: with locks held none is lost."""
 
 
 class Conflicts:
@@ -56,6 +55,10 @@ class Conflict:
         self._losers: set[str] = set()
         self._tries = 0
         self._poisoned: set[str] = set()
+        self._livelocked: set[str] = set()
+        self.put_off: list[Entry] = []
+        """Losers' inputs that came from nowhere outside: to be taken in again by a later turn."""
+        self._bound = _HARD_BOUND + 2 * len({entry.run_id for entry in work.entries})
 
     def attempt(self) -> tuple[Work, list[Entry]]:
         """What to try now: a fresh copy of the work, and its entries."""
@@ -91,16 +94,14 @@ class Conflict:
 
     def _count(self) -> None:
         self._tries += 1
-        if self._tries > _HARD_BOUND:
+        if self._tries > self._bound:
             raise InvariantViolation(f"a batch was tried {self._tries} times: {sorted(self._losers)[:3]}")
 
     def _without_losers(self, work: Work) -> list[Entry]:
         """Winners go on; losers' inputs go through the inbox, in the same transaction, with the count carried along."""
         config, rules = self._rules.config, self._rules
-        condemned = {e.run_id for e in self._entries if e.run_id in self._losers and e.tries >= config.conflict_bound}
-        if condemned:
-            rules.metrics.livelocks.inc(len(condemned))
-            rules.store.lock(sorted(condemned))
+        condemned = self._condemned()
+        self.put_off = []
         entries: list[Entry] = []
         for number, entry in enumerate(self._entries):
             if entry.run_id not in self._losers:
@@ -114,4 +115,21 @@ class Conflict:
                 work.inbox.append(requeued(entry, about, None, entry.tries + 1))
             elif entry.due_at is not None:
                 self._timers.set(entry.partition, entry.run_id, rules.clock.now() + config.conflict_backoff_ms)
+            else:
+                self.put_off.append(entry)
         return entries
+
+    def _condemned(self) -> set[str]:
+        """Runs past the bound, now locked, so that failing them cannot lose once more (protocol 18)."""
+        bound = self._rules.config.conflict_bound
+        found = {e.run_id for e in self._entries if e.run_id in self._losers and e.tries >= bound}
+        if not found:
+            return found
+        try:
+            self._rules.store.lock(sorted(found))
+        except RecordVersionConflict as error:
+            _log.warning("rows past the bound stay locked by others", error=str(error))
+            return set()
+        self._rules.metrics.livelocks.inc(len(found - self._livelocked))
+        self._livelocked |= found
+        return found

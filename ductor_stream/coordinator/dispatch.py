@@ -11,13 +11,13 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 import msgspec
-import structlog
 
 from ductor_stream.engine.ids import Fence
 from ductor_stream.ports import Clock, EventLog, LocalWorkers, Outgoing, Undeliverable
+from ductor_stream.telemetry.logs import get_logger
 from ductor_stream.telemetry.metrics import Metrics
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class Row(msgspec.Struct):
@@ -44,6 +44,8 @@ class Dispatcher:
         self._confirmed: dict[int, int] = {}
         self._sync: dict[Fence, Row] = {}
         self._failed: list[tuple[int, Undeliverable]] = []
+        self.crowd = 0
+        """What ``unconfirmed`` said last: may be read from any thread."""
 
     def open(self, partition: int, confirmed: int) -> None:
         """Begin to track a partition that was just taken."""
@@ -118,4 +120,7 @@ class Dispatcher:
 
     def unconfirmed(self) -> int:
         """The most rows that any partition has on their way."""
-        return max(map(len, self._rows.values()), default=0)
+        for partition in self._rows:
+            self.confirmed(partition)
+        self.crowd = max(map(len, self._rows.values()), default=0)
+        return self.crowd

@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 
 import msgspec
-import structlog
 
 from ductor_stream.coordinator.cache import RunCache
 from ductor_stream.coordinator.config import CoordinatorConfig
+from ductor_stream.coordinator.deadlines import RESULTS, Deadlines
 from ductor_stream.coordinator.heartbeats import Heartbeats
 from ductor_stream.coordinator.letters import DeadLetters
 from ductor_stream.coordinator.ownership import Owned
 from ductor_stream.coordinator.timers import Timers
 from ductor_stream.coordinator.work import Entry, Work
-from ductor_stream.engine.events import AttemptTimedOut, TimerFired
 from ductor_stream.engine.ids import partition_of
-from ductor_stream.engine.state import RunState
-from ductor_stream.engine.tick import due_events, wake_at
 from ductor_stream.errors import DataError, LogUnavailable
-from ductor_stream.ports import INBOUND, Clock, EventLog, InboxRow, LocalWorkers, Outgoing, Received, RunStore
+from ductor_stream.ports import (
+    INBOUND,
+    Clock,
+    EventLog,
+    InboxRow,
+    LocalWorkers,
+    LostRange,
+    Outgoing,
+    Received,
+    RunStore,
+)
 from ductor_stream.protocol.inbound import Beat, ForRun, InboundDecoder, WakeupHint, record_identity
 from ductor_stream.protocol.inbox import decode_event, decode_outgoing, decode_received, encode_received
 from ductor_stream.protocol.outbound import Encoder
 from ductor_stream.protocol.topics import Topics
+from ductor_stream.telemetry.logs import get_logger
 from ductor_stream.telemetry.metrics import Metrics
 
-_log = structlog.get_logger(__name__)
-
-RESULTS = INBOUND.index("attempt-results")
-
+_log = get_logger(__name__)
 
 class Intake:
     """Collects the work of one turn, in order per source. Decides nothing about runs."""
@@ -47,7 +53,7 @@ class Intake:
         self._config, self._inbound = config, topics.inbound_names
         self._store, self._log, self._clock, self._local = ports
         self._decoder, self._encoder, self._letters = codec
-        self._cache, self._timers, self._heartbeats = memory
+        self._deadlines = Deadlines((self._log, self._clock), memory, metrics, config.batch_limit)
         self._metrics = metrics
         self._n = partitions
         self._hinted: set[int] = set()
@@ -65,7 +71,7 @@ class Intake:
     def take(self, owned: Mapping[int, Owned], until: float | None) -> Work:
         """Wait for work, at most until that monotonic time, and take a batch of it."""
         work = Work()
-        self._take_due(work, owned)
+        self._deadlines.take(work, owned)
         self._take_inbox(work, owned)
         self._take_local(work, owned, 0.0)
         wait = 0.0 if not work.empty() else self._wait(until)
@@ -73,11 +79,15 @@ class Intake:
             self._take_local(work, owned, min(wait, self._local_wait))
             wait = 0.0
             self._local_wait = self._config.local_poll_s if work.entries else min(self._local_wait * 1.5, 0.02)
-        for received in self._poll(wait):
+        records = self.poll(wait)
+        self._let_go(work, owned)
+        for gap in self._log.gaps():
+            self._audit(work, owned, gap)
+        for received in records:
             self._take_record(work, owned, received)
         return work
 
-    def _poll(self, wait: float) -> list[Received]:
+    def poll(self, wait: float) -> list[Received]:
         """Without Kafka, timers and local attempts go on: what they decide waits in the outbox."""
         try:
             return self._log.poll(wait, self._config.batch_limit)
@@ -93,12 +103,38 @@ class Intake:
         now = self._clock.monotonic()
         if until is not None:
             wait = min(wait, until - now)
-        due = [at for at in (self._timers.next_at(), self._heartbeats.next_at()) if at is not None]
-        if due:
-            wait = min(wait, (min(due) - self._clock.now()) / 1000)
+        due = self._deadlines.next_at()
+        if due is not None:
+            wait = min(wait, (due - self._clock.now()) / 1000)
         return max(0.0, wait)
 
+    def _let_go(self, work: Work, owned: Mapping[int, Owned]) -> None:
+        """Partitions may have gone within the poll, and with them what was taken for them before it."""
+        gone = work.partitions() - owned.keys()
+        for entry in work.drop(gone) if gone else ():
+            if entry.received is not None and entry.received.partition < 0:
+                self._by_topic(entry.received, entry.partition)
+
     # -- Kafka ------------------------------------------------------------------------------
+
+    def _audit(self, work: Work, owned: Mapping[int, Owned], gap: LostRange) -> None:
+        """Records that nobody will ever read: say so, and go on behind them (protocol 9)."""
+        mine = owned.get(gap.partition)
+        if mine is None:
+            return
+        index = INBOUND.index(gap.topic)
+        if self._is_renewed(mine, self._inbound[index]):
+            return  # the partition is about to be taken anew, and told then
+        self._metrics.records_lost.inc(max(0, gap.to_offset - gap.from_offset))
+        self._letters.lost(work, gap.partition, gap.topic, (gap.from_offset, gap.to_offset))
+        positions = work.positions.setdefault(gap.partition, list(mine.offsets))
+        positions[index] = gap.to_offset
+
+    def _is_renewed(self, mine: Owned, name: str) -> bool:
+        with contextlib.suppress(LogUnavailable):
+            known = mine.topic_ids.get(name)
+            return known is not None and self._log.topic_ids().get(name, known) != known
+        return False
 
     def _take_record(self, work: Work, owned: Mapping[int, Owned], received: Received) -> None:
         mine = owned.get(received.partition)
@@ -119,7 +155,7 @@ class Intake:
             return
         home = partition_of(message.run_id.encode(), self._n)
         if home == received.partition:
-            work.entries.append(_entry(message, home, received))
+            work.entries.append(_entry(message, home, received, topic_id))
         else:
             self.send_home(work, received, home, message.run_id, record_identity(topic_id, received.partition, received.offset))
 
@@ -137,16 +173,22 @@ class Intake:
             return
         for key, value in self._local.results(timeout):
             received = Received("attempt-results", -1, -1, key, value, ())
-            message = self._decoder.decode(received, "")
-            if isinstance(message, WakeupHint):
-                continue
             home = partition_of(key, self._n)
-            if home in owned:
+            if home not in owned:
+                self._by_topic(received, home)
+                continue
+            try:
+                message = self._decoder.decode(received, "")
+            except DataError as error:
+                self._letters.add(work, home, received, error)
+                continue
+            if not isinstance(message, WakeupHint):
                 work.entries.append(_entry(message, home, received))
-            else:
-                # The partition went elsewhere while the attempt ran: its new owner hears by the topic.
-                topic = self._inbound[RESULTS]
-                self._log.produce([Outgoing(topic, key, value, [], home)], _report_undelivered)
+
+    def _by_topic(self, received: Received, home: int) -> None:
+        """The partition went elsewhere while the attempt ran here: its new owner hears by the topic."""
+        topic = self._inbound[RESULTS]
+        self._log.produce([Outgoing(topic, received.key or b"", received.value or b"", [], home)], _report_undelivered)
 
     # -- inbox ------------------------------------------------------------------------------
 
@@ -154,7 +196,7 @@ class Intake:
         now = self._clock.monotonic()
         if now - self._swept_at >= self._config.sweep_s:
             self._swept_at = now
-            self._hinted.update(p for p in owned if p < self._n)
+            self._hinted.update(owned)
         for partition in sorted(self._hinted & owned.keys()):
             rows = self._store.inbox(partition, self._config.inbox_limit, self._clock.now())
             if len(rows) < self._config.inbox_limit:
@@ -170,73 +212,16 @@ class Intake:
                     self._take_row(work, partition, row)
 
     def _take_row(self, work: Work, partition: int, row: InboxRow) -> None:
-        received = decode_received(row.body)
+        received, topic_id = decode_received(row.body), row.source.partition("/")[0]
         try:
-            message = self._decoder.decode(received, row.source.partition("/")[0])
+            message = self._decoder.decode(received, topic_id)
         except DataError as error:
             self._letters.add(work, partition, received, error)
             return
         if not isinstance(message, WakeupHint):
-            entry = _entry(message, partition, received)
+            entry = _entry(message, partition, received, topic_id)
             entry.tries = row.tries
             work.entries.append(entry)
-
-    # -- the clock --------------------------------------------------------------------------
-
-    def _take_due(self, work: Work, owned: Mapping[int, Owned]) -> None:
-        now = self._clock.now()
-        self._timers.refresh(now)
-        due = self._timers.due(now, self._config.batch_limit)
-        if due:
-            runs = self._cache.load(run_id for _, _, run_id in due)
-            for at, partition, run_id in due:
-                state = runs[run_id].state
-                if state is not None and partition in owned:
-                    self._take_due_run(work, owned[partition], state, at, now)
-        for heard, code in self._heartbeats.due(now):
-            row = heard.open
-            if row.partition not in owned:
-                continue
-            # Kept until the commit that closes it has landed: were it lost, nobody would give the attempt up.
-            self._heartbeats.again(heard, now)
-            if heard.watermark is None:
-                heard.watermark = self._end_of_results(row.partition)
-            if not self._read_up_to(owned[row.partition], heard.watermark):
-                continue
-            event = AttemptTimedOut(row.execution, row.node_id, row.generation, code)
-            work.entries.append(Entry(row.run_id, row.partition, event))
-
-    def _take_due_run(self, work: Work, owned: Owned, state: RunState, at: int, now: int) -> None:
-        run_id = state.header.run_id
-        found = 0
-        for event in due_events(state, now):
-            if isinstance(event, AttemptTimedOut) and not self._may_time_out(owned, run_id, event):
-                continue
-            work.entries.append(Entry(run_id, owned.partition, event, due_at=at))
-            found += 1
-            if isinstance(event, TimerFired):
-                self._metrics.timer_lateness_seconds.observe((now - at) / 1000)
-        if not found:
-            next_at = wake_at(state)
-            self._timers.set(owned.partition, run_id, None if next_at is None else max(next_at, now + 50))
-
-    def _may_time_out(self, owned: Owned, run_id: str, event: AttemptTimedOut) -> bool:
-        heard = self._heartbeats.find((run_id, event.execution, event.node_id))
-        if event.code == "timeout_schedule_to_start" and heard is not None:
-            return False
-        return self._read_up_to(owned, self._end_of_results(owned.partition))
-
-    def _end_of_results(self, partition: int) -> int | None:
-        try:
-            return self._log.end_offsets(partition)["attempt-results"]
-        except LogUnavailable:
-            return None
-
-    def _read_up_to(self, owned: Owned, watermark: int | None) -> bool:
-        """Whether results that came before the due time have been applied: time-outs wait for the log (protocol 21)."""
-        if watermark is None:
-            return False
-        return max(owned.offsets[RESULTS], self._log.reached_end(owned.partition, "attempt-results")) >= watermark
 
 
 def _report_undelivered(failed: object) -> None:
@@ -244,7 +229,7 @@ def _report_undelivered(failed: object) -> None:
         _log.warning("result of a local attempt not delivered; its attempt will be redriven", failed=str(failed)[:500])
 
 
-def _entry(message: ForRun | Beat, partition: int, received: Received) -> Entry:
+def _entry(message: ForRun | Beat, partition: int, received: Received, topic_id: str = "") -> Entry:
     if isinstance(message, Beat):
-        return Entry(message.run_id, partition, message, received)
-    return Entry(message.run_id, partition, message.event, received, message.dedupe)
+        return Entry(message.run_id, partition, message, received, topic_id=topic_id)
+    return Entry(message.run_id, partition, message.event, received, message.dedupe, topic_id=topic_id)

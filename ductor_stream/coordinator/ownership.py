@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import msgspec
-import structlog
 
 from ductor_stream.errors import OwnershipLost, StoreUnavailable, TransientError
 from ductor_stream.ports import INBOUND, UNREAD, Clock, EventLog, RunStore, Taken
+from ductor_stream.telemetry.logs import get_logger
 from ductor_stream.telemetry.metrics import Metrics
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 RETRY_FIRST_S = 0.2
 RETRY_MAXIMUM_S = 5.0

@@ -36,7 +36,7 @@ class Readiness:
         waiting = coordinator.ownership.waiting()
         if waiting and not found:
             found.append(f"partitions {waiting} are assigned and not yet taken")
-        if coordinator.dispatcher.unconfirmed() >= coordinator.config.unconfirmed_limit:
+        if coordinator.dispatcher.crowd >= coordinator.config.unconfirmed_limit:
             found.append("the broker does not confirm what was dispatched; intake rests")
         for topic, since in list(coordinator.undelivered.missing.items()):
             if now - since < STALLED_S:

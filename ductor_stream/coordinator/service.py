@@ -5,10 +5,9 @@ Read ``turn`` and ``advance`` first: they are the loop as docs/architecture.md d
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Sequence
-
-import structlog
+from collections.abc import Callable, Mapping, Sequence
 
 from ductor_stream.coordinator.cache import RunCache, abandon
 from ductor_stream.coordinator.commit import Committer, Prepared
@@ -16,6 +15,7 @@ from ductor_stream.coordinator.config import CoordinatorConfig
 from ductor_stream.coordinator.conflict import Conflicts
 from ductor_stream.coordinator.definitions import Definitions
 from ductor_stream.coordinator.dispatch import Dispatcher
+from ductor_stream.coordinator.expiry import Expiry
 from ductor_stream.coordinator.heartbeats import Heartbeats
 from ductor_stream.coordinator.intake import Intake
 from ductor_stream.coordinator.letters import DeadLetters
@@ -33,16 +33,16 @@ from ductor_stream.errors import (
     PoisonedRun,
     RecordVersionConflict,
     StoreUnavailable,
-    TransientError,
 )
 from ductor_stream.ports import INBOUND, Clock, EventLog, LocalWorkers, RunStore, Taken
 from ductor_stream.protocol.inbound import InboundDecoder
 from ductor_stream.protocol.outbound import Encoder
 from ductor_stream.protocol.topics import Topics
 from ductor_stream.protocol.worker import WorkerCodec
+from ductor_stream.telemetry.logs import get_logger
 from ductor_stream.telemetry.metrics import Metrics
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 _FAULTS_IN_A_ROW = 10
 """Turns that fail one after the other, for a reason that is no outage, before the process ends and is restarted."""
@@ -76,13 +76,19 @@ class Coordinator:
         memory = (self.cache, self.timers, self.heartbeats)
         self.intake = Intake(config, topics, ports, (decoder, encoder, letters), memory, metrics, partitions)
         self.ticker = Ticker(config, definitions, (self.store, self.clock), (self.cache, self.heartbeats), (decoder, letters), metrics)
-        self.committer = Committer(config, topics, encoder, self.local, (self.dispatcher, self.heartbeats), metrics, partitions)
+        self.undelivered = Undelivered(config, topics, (self.log, self.clock), (letters, tasks), metrics)
+        outgoing = (self.dispatcher, self.heartbeats, self.undelivered)
+        self.committer = Committer(config, topics, encoder, self.local, outgoing, metrics, partitions)
         self.conflicts = Conflicts(config, self.store, self.clock, letters, metrics, jitter)
-        self.undelivered = Undelivered(config, topics, self.clock, (letters, tasks), metrics)
-        self.takeover = TakeOver(config, definitions, topics, ports, (encoder, tasks), memory, self.dispatcher, metrics, partitions)
+        self.expiry = Expiry(config, (self.store, self.clock), letters)
+        speech = (encoder, tasks, letters)
+        self.takeover = TakeOver(config, definitions, topics, ports, speech, memory, self.dispatcher, metrics, partitions)
         self.readiness = Readiness(self)
         self._stopping = threading.Event()
         self._committed_at = 0.0
+        self._sampled_at = 0.0
+        self._counts: Mapping[str, int] = {}
+        self._resting: frozenset[int] = frozenset()
         self._faults = 0
 
     # -- the loop ---------------------------------------------------------------------------
@@ -115,7 +121,7 @@ class Coordinator:
             self.metrics.outages["postgres"].inc()
             self.ownership.store_down = True
             self.ownership.retake(list(self.ownership.owned))
-            self._reconnect()
+            self.ownership.reconnect()
         except LogUnavailable as error:
             _log.warning("kafka away", error=str(error))
             self.metrics.outages["kafka"].inc()
@@ -130,14 +136,13 @@ class Coordinator:
     def turn(self) -> None:
         """One pass of the loop: settle what is ours, take what has come, advance the runs."""
         self.readiness.turned()
+        self._sample()
         self.ownership.settle()
         self.ownership.retake(self.takeover.watch(self.ownership.owned))
-        if self.dispatcher.unconfirmed() >= self.config.unconfirmed_limit:
-            self._rest()
-            return
-        work = self.intake.take(self.ownership.owned, self.ownership.next_due())
+        work = self._rest() if self._crowded() else self.intake.take(self.ownership.owned, self.ownership.next_due())
         self.undelivered.take(work, self.ownership.owned, self.dispatcher)
         self.takeover.take(work, self.ownership.owned)
+        self.expiry.take(work, self.ownership.owned)
         self._touch_idle(work)
         if not work.empty():
             self.advance(work)
@@ -147,21 +152,24 @@ class Coordinator:
         conflict = self.conflicts.begin(work, self.timers)
         while True:
             attempt, entries = conflict.attempt()
-            prepared = self.tick(attempt, entries)
+            prepared = Prepared()
             try:
+                prepared = self.tick(attempt, entries)
                 now = self.commit(prepared)
             except RecordVersionConflict as lost:
-                self.forget(prepared, lost.run_ids)
+                self.metrics.conflicts.inc(len(lost.run_ids))
+                self.forget(prepared)
                 conflict.lost(lost.run_ids)
             except PoisonedRun as poisoned:
-                self.forget(prepared, {poisoned.run_id})
+                self.forget(prepared)
                 conflict.poisoned(poisoned)
-            except TransientError:
-                self.forget(prepared, ())
+            except BaseException:
+                self.forget(prepared)
                 raise
             else:
                 self.committed(attempt, prepared, now)
                 self.dispatch(prepared)
+                self.takeover.again(conflict.put_off)
                 return
 
     def tick(self, work: Work, entries: Sequence[Entry]) -> Prepared:
@@ -171,8 +179,7 @@ class Coordinator:
         ticked = self.ticker.tick_all(work, entries, runs)
         self.metrics.ticks.inc(len(ticked))
         try:
-            counts = self.log.partition_counts()
-            return self.committer.prepare(work, ticked, self.ownership.owned, counts, self.clock.now())
+            return self.committer.prepare(work, ticked, self.ownership.owned, self._topic_counts(), self.clock.now())
         except BaseException:
             self.cache.drop([one.run_id for one in ticked])
             abandon(one.tick.live for one in ticked if one.tick is not None)
@@ -217,15 +224,11 @@ class Coordinator:
                 self.dispatcher.send(partition, advance.outbox_seq, prepared.records.get(partition, []), sync)
         self.metrics.unconfirmed_batches.set(self.dispatcher.unconfirmed())
 
-    def forget(self, prepared: Prepared, losers: object) -> None:
+    def forget(self, prepared: Prepared) -> None:
         """Nothing has landed: every coroutine that was ticked is ahead of its record_version and goes (protocol 17)."""
-        if losers:
-            self.metrics.conflicts.inc()
         self.cache.drop(prepared.kept)
         abandon(cached.live for cached in prepared.kept.values())
-        for queue in prepared.reserved:
-            if self.local is not None:
-                self.local.cancel_reservation(queue)
+        self.committer.cancel(prepared)
 
     # -- partitions come and go (ownership.Owner) -------------------------------------------
 
@@ -246,6 +249,7 @@ class Coordinator:
             _log.warning("partitions let go without a last commit", error=str(error))
 
     def gone(self, partitions: frozenset[int]) -> None:
+        self._resting -= partitions
         self.dispatcher.close(partitions)
         self.timers.close(partitions)
         self.heartbeats.close(partitions)
@@ -257,28 +261,48 @@ class Coordinator:
 
     def _touch_idle(self, work: Work) -> None:
         """When nothing else is committed for a while, record what the broker has confirmed since."""
-        if not work.empty() or self.clock.monotonic() - self._committed_at < self.config.confirm_idle_s:
+        crowded = bool(self._resting)
+        if not work.empty() or (not crowded and self.clock.monotonic() - self._committed_at < self.config.confirm_idle_s):
             return
-        work.touched.update(partition for _, partition in self.dispatcher.slow_sync(self.config.sync_row_s))
+        slow_s = 0.0 if crowded else self.config.sync_row_s
+        work.touched.update(partition for _, partition in self.dispatcher.slow_sync(slow_s))
         for partition, owned in self.ownership.owned.items():
             confirmed = self.dispatcher.confirmed(partition)
             if confirmed > owned.confirmed or owned.ids_changed:
                 work.touched.add(partition)
 
-    def _rest(self) -> None:
-        """Too much is unconfirmed: take nothing in until the broker has caught up (protocol 11)."""
-        owned = list(self.ownership.owned)
-        self.log.pause(owned)
-        stray = {received.partition for received in self.log.poll(self.config.idle_poll_s / 10, 1)}
+    def _crowded(self) -> bool:
+        """Whether too much is unconfirmed; reading is paused while that is so, and goes on after it (protocol 11)."""
+        crowded = self.dispatcher.unconfirmed() >= self.config.unconfirmed_limit
+        if crowded:
+            fresh = self.ownership.owned.keys() - self._resting
+            self.log.pause(fresh)
+            self._resting |= fresh
+        elif self._resting:
+            self.log.resume(self._resting & self.ownership.owned.keys())
+            self._resting = frozenset()
+        return crowded
+
+    def _rest(self) -> Work:
+        """Take nothing in but acknowledgements, until the broker has caught up."""
+        stray = {received.partition for received in self.intake.poll(self.config.idle_poll_s / 10)}
         # What came all the same was not applied: read it again.
         self.ownership.retake(stray)
-        self.log.resume(p for p in owned if p in self.ownership.owned)
+        return Work()
 
-    def _reconnect(self) -> None:
-        try:
-            self.store.reconnect()
-        except StoreUnavailable:
-            self.log.poll(self.config.idle_poll_s, 1)
+    def _sample(self) -> None:
+        """Look at Postgres's clock now and then, also when idle: an outage is seen in time, and no clock drifts away."""
+        now = self.clock.monotonic()
+        if now - self._sampled_at >= self.config.sweep_s:
+            self._sampled_at = now
+            if not self.ownership.store_down:
+                self.clock.observe(self.store.ping())
+
+    def _topic_counts(self) -> Mapping[str, int]:
+        """Partition counts; while Kafka is away, those that were known last."""
+        with contextlib.suppress(LogUnavailable):
+            self._counts = self.log.partition_counts()
+        return self._counts
 
     def _drain(self) -> None:
         self.committer.stop_sync()

@@ -6,13 +6,13 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 
 import msgspec
-import structlog
 
 from ductor_stream.coordinator.cache import Cached, RunCache
 from ductor_stream.coordinator.config import CoordinatorConfig
 from ductor_stream.coordinator.definitions import Definitions
 from ductor_stream.coordinator.dispatch import Dispatcher, Row
 from ductor_stream.coordinator.heartbeats import Heartbeats
+from ductor_stream.coordinator.letters import DeadLetters
 from ductor_stream.coordinator.ownership import Owned
 from ductor_stream.coordinator.timers import Timers
 from ductor_stream.coordinator.work import Entry, Work
@@ -21,13 +21,25 @@ from ductor_stream.engine.events import Redeployed
 from ductor_stream.engine.ids import Fence
 from ductor_stream.engine.state import Node, RunState
 from ductor_stream.errors import DataError, LogUnavailable
-from ductor_stream.ports import Clock, EventLog, LocalWorkers, OpenAttempt, Outgoing, RunStore, Taken
+from ductor_stream.ports import (
+    INBOUND,
+    UNREAD,
+    Clock,
+    EventLog,
+    Inbound,
+    LocalWorkers,
+    OpenAttempt,
+    Outgoing,
+    RunStore,
+    Taken,
+)
 from ductor_stream.protocol.outbound import Encoder
 from ductor_stream.protocol.topics import Topics
 from ductor_stream.protocol.worker import WorkerCodec
+from ductor_stream.telemetry.logs import get_logger
 from ductor_stream.telemetry.metrics import Metrics
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 _PAGE = 500
 """Open runs looked at per turn while work is redriven: the loop stays live."""
@@ -59,7 +71,7 @@ class TakeOver:
         definitions: Definitions,
         topics: Topics,
         ports: tuple[RunStore, EventLog, Clock, LocalWorkers | None],
-        codec: tuple[Encoder, WorkerCodec],
+        codec: tuple[Encoder, WorkerCodec, DeadLetters],
         memory: tuple[RunCache, Timers, Heartbeats],
         dispatcher: Dispatcher,
         metrics: Metrics,
@@ -67,12 +79,13 @@ class TakeOver:
     ) -> None:
         self._config, self._definitions, self._topics = config, definitions, topics
         self._store, self._log, self._clock, self._local = ports
-        (self._encoder, self._tasks), self._dispatcher, self._metrics = codec, dispatcher, metrics
+        (self._encoder, self._tasks, self._letters), self._dispatcher, self._metrics = codec, dispatcher, metrics
         self._cache, self._timers, self._heartbeats = memory
         self._n = partitions
         self._entries: deque[Entry] = deque()
         self._ended: list[tuple[int, str, int, str]] = []
         self._again: list[tuple[int, Outgoing]] = []
+        self._unread: list[tuple[int, Inbound, int]] = []
         self._scans: list[Scan] = []
         self._watched_at = 0.0
 
@@ -92,6 +105,9 @@ class TakeOver:
         self._suspended(partition)
         if recreated:
             _log.warning("topics are not those that were read before", partition=partition, topics=recreated)
+            for short, read in zip(INBOUND, found.offsets, strict=True):
+                if self._topics.inbound(short) in recreated and read != UNREAD:
+                    self._unread.append((partition, short, read))
             self._scan_for(owned, recreated)
 
     def forget(self, partitions: Iterable[int]) -> None:
@@ -100,7 +116,12 @@ class TakeOver:
         self._entries = deque(e for e in self._entries if e.partition not in gone)
         self._ended = [row for row in self._ended if row[0] not in gone]
         self._again = [each for each in self._again if each[0] not in gone]
+        self._unread = [each for each in self._unread if each[0] not in gone]
         self._scans = [scan for scan in self._scans if scan.partition not in gone]
+
+    def again(self, entries: Iterable[Entry]) -> None:
+        """Inputs that the owner itself had made, and that were not applied: take them in with a later turn."""
+        self._entries.extend(entries)
 
     def _still_wanted(self, records: list[Outgoing]) -> list[Outgoing]:
         """Without the tasks of attempts that were closed since (protocol 14)."""
@@ -171,6 +192,9 @@ class TakeOver:
             self._metrics.redrives.inc()
             work.produce(partition, [record])
         self._again.clear()
+        for partition, short, offset in self._unread:
+            self._letters.lost(work, partition, short, (offset, UNREAD))
+        self._unread.clear()
         for scan in list(self._scans):
             self._scan_page(scan)
             if scan.read and all(row.acknowledged for row in scan.rows):

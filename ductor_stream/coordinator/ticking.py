@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
-import structlog
 
 from ductor_stream.coordinator.cache import Cached, RunCache
 from ductor_stream.coordinator.config import CoordinatorConfig
@@ -26,9 +25,10 @@ from ductor_stream.errors import DataError, InvariantViolation
 from ductor_stream.ports import Clock, InboxRow, MessageRow, RunStore
 from ductor_stream.protocol.inbound import Beat, ForRun, InboundDecoder
 from ductor_stream.protocol.inbox import decode_received, encode_received
+from ductor_stream.telemetry.logs import get_logger
 from ductor_stream.telemetry.metrics import Metrics
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 _TRY_LATER_MS = 5_000
 """A run that only a newer release can read is looked at again after this time, by then perhaps there."""
@@ -92,11 +92,11 @@ class Ticker:
         return ticked
 
     def _postpone(self, work: Work, ticked: Ticked, problem: str) -> None:
-        """Only a newer release can read this run: its input waits in the inbox (protocol 19)."""
-        _log.error("run waits for a newer release", run_id=ticked.run_id, problem=problem)
+        """This release cannot read the run: its input waits in the inbox (protocol 19). Heartbeats come again by themselves."""
+        _log.error("run cannot be read by this release", run_id=ticked.run_id, problem=problem)
         later = self._clock.now() + _TRY_LATER_MS
         for number, entry in enumerate(ticked.entries):
-            if entry.durable:
+            if entry.durable and not isinstance(entry.input, Beat):
                 work.inbox.append(requeued(entry, f"later/{later}/{number}", later, entry.tries))
 
     def _apply(self, work: Work, ticked: Ticked) -> None:
@@ -135,10 +135,8 @@ class Ticker:
         )
 
     def _pinned(self, event: RunStarted) -> RunStarted:
-        """A start without a version gets the last one declared here; the run keeps it."""
-        if event.version:
-            return event
-        version = self._definitions.version_of(event.workflow)
+        """A start without a version gets the last one declared here; the run keeps it, and the timeout declared with it."""
+        version = event.version or self._definitions.version_of(event.workflow)
         definition = self._definitions.find(event.workflow, version)
         timeout = event.run_timeout_ms
         if timeout is None and definition is not None:
@@ -201,7 +199,8 @@ def requeued(entry: Entry, about: str, not_before: int | None, tries: int) -> In
         return InboxRow(entry.partition, f"engine/{about}", "engine", entry.inbox_body, not_before, tries)
     assert entry.received is not None
     received = entry.received
-    source = f"{received.topic}/{received.partition}/{received.offset}/{about}"
+    # The topic's id comes first: ids that the record lacks are made of it when it is read again.
+    source = f"{entry.topic_id or received.topic}/{received.partition}/{received.offset}/{about}"
     return InboxRow(entry.partition, source, "event", encode_received(received), not_before, tries)
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import structlog
-
 from ductor_stream.coordinator.config import CoordinatorConfig
 from ductor_stream.coordinator.dispatch import Dispatcher
 from ductor_stream.coordinator.letters import DeadLetters
@@ -17,9 +15,10 @@ from ductor_stream.ports import Clock, EventLog, InboxRow, Outgoing, Undeliverab
 from ductor_stream.protocol.inbox import encode_event, encode_outgoing
 from ductor_stream.protocol.topics import Topics
 from ductor_stream.protocol.worker import WorkerCodec
+from ductor_stream.telemetry.logs import get_logger
 from ductor_stream.telemetry.metrics import Metrics
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class Undelivered:

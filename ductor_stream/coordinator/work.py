@@ -17,7 +17,7 @@ class Entry(msgspec.Struct):
     """One input for one run. ``received`` is the record it came as, ``inbox_body`` the row of another run's message
     (both None for what the owner itself noticed).
 
-    ``dedupe`` is its (kind, id); ``tries`` counts conflicts that it has been through; ``due_at`` is set for timers (ms).
+    ``topic_id`` is Kafka's id of that record's topic; ``dedupe`` is its (kind, id); ``tries`` counts conflicts that it has been through; ``due_at`` is set for timers (ms).
     """
 
     run_id: str
@@ -26,6 +26,7 @@ class Entry(msgspec.Struct):
     received: Received | None = None
     dedupe: tuple[str, str] | None = None
     inbox_body: bytes | None = None
+    topic_id: str = ""
     tries: int = 0
     due_at: int | None = None
 
@@ -79,6 +80,16 @@ class Work(msgspec.Struct):
             payloads=list(self.payloads),
             released=list(self.released),
         )
+
+    def drop(self, partitions: set[int]) -> list[Entry]:
+        """Take out what is there for these partitions; returns the entries among it. Nothing of it was committed."""
+        dropped = [entry for entry in self.entries if entry.partition in partitions]
+        self.entries = [entry for entry in self.entries if entry.partition not in partitions]
+        self.consumed = [row for row in self.consumed if row[0] not in partitions]
+        for partition in partitions:
+            self.positions.pop(partition, None)
+            self.outgoing.pop(partition, None)
+        return dropped
 
     def produce(self, partition: int, records: Iterable[Outgoing]) -> None:
         """Add records to what is produced after the commit, on behalf of a partition."""

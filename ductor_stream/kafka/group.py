@@ -5,6 +5,7 @@ Membership only says whom to wake; who may commit is decided by epoch and token 
 
 from __future__ import annotations
 
+import atexit
 import logging
 import time
 from collections.abc import Callable, Iterable
@@ -91,6 +92,7 @@ class GroupMember:
         self._down = ""
         self._fatal = ""
         self._join()
+        atexit.register(self._abandon)
 
     @property
     def protocol(self) -> Protocol:
@@ -294,7 +296,21 @@ class GroupMember:
 
     def close(self) -> None:
         """Leave the group; ``ownership.revoked`` hears of what we held."""
+        atexit.unregister(self._abandon)
         if self._rejoin_at is None:
             self._commit()
             self._close_client()
         self._tell()
+
+    def _abandon(self) -> None:
+        """The process ends without ``close``: a client that is still a member would hang in its destructor for ever."""
+        self._ownership = _Nobody()
+        self.close()
+
+
+class _Nobody:
+    """The ``Ownership`` of a process that is ending."""
+
+    def assigned(self, partitions: frozenset[int]) -> None: ...
+    def revoked(self, partitions: frozenset[int]) -> None: ...
+    def lost(self, partitions: frozenset[int]) -> None: ...

@@ -35,7 +35,7 @@ class TaskProducer:
         self._later: deque[int] = deque()
         self._fatal: KafkaError | None = None
         self._replacing = False
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # what is heard while a client is replaced may produce again
         self._client = make(self._heard_error)
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="kafka-task-producer", daemon=True)

@@ -7,6 +7,7 @@ Here the class fixes the type. Moments are int milliseconds since 1970 UTC on ou
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from itertools import repeat
 from struct import Struct
@@ -36,7 +37,7 @@ def storable(text: str) -> bool:
     return "\0" not in text and (text.isascii() or not any("\ud800" <= c <= "\udfff" for c in text))
 
 
-class Parameter:
+class Parameter(ABC):
     """What is sent under ``oid``; subclasses know how."""
 
     __slots__ = ()
@@ -49,8 +50,9 @@ class Parameter:
         except (StructError, UnicodeEncodeError, OverflowError) as error:
             raise DataError("not_storable", f"a value cannot be stored: {error}") from error
 
+    @abstractmethod
     def _encoded(self) -> bytes | None:
-        raise NotImplementedError
+        """The value in Postgres's binary format."""
 
 
 # -- scalars --------------------------------------------------------------------------------

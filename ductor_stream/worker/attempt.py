@@ -49,6 +49,8 @@ class Order(msgspec.Struct, frozen=True):
 class Rhythm:
     """When the next heartbeat is due (monotonic seconds). Not thread-safe: its attempt's lock guards it."""
 
+    __slots__ = ("_automatic", "_every", "_gap", "_last", "_next", "details")
+
     def __init__(self, started: float, timeout_ms: int, automatic: bool) -> None:
         timeout = max(timeout_ms / 1000, SHORTEST_TIMEOUT_S)
         third = timeout / 3
@@ -124,6 +126,8 @@ class Attempt:
 
 class AsyncRun:
     """The coroutine of an attempt, wherever it runs. ``cancel`` may be called from any thread, at any time."""
+
+    __slots__ = ("_lane", "_lock", "_task", "_wanted")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

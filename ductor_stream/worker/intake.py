@@ -145,13 +145,12 @@ class Intake:
 
     def _start_one(self, record: TaskRecord) -> bool:
         """Take a record, or say that it has to wait."""
-        if self._ledger.was_done(record.partition, record.offset):
+        state = self._ledger.look(record.partition, record.offset)
+        if state == "done":
             self._ledger.take(record.partition, record.offset)
             self._config.way.metrics.worker_skipped[self._config.queue].inc()
             return True
-        if self._draining or self._monotonic() < self._read_again_at or not self._ledger.has_room(record.partition):
-            return False
-        if not self._slots.take():
+        if state == "full" or self._draining or self._read_again_at > self._monotonic() or not self._slots.take():
             return False
         try:
             task = self._config.codec.decode_task(record.key, record.value, record.headers)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from ductor_stream.ports import TaskPosition
 from ductor_stream.worker.window import Window
@@ -34,7 +34,9 @@ class Ledger:
     """Positions of one queue. Used from any thread."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._waiting = 0
         self._windows: dict[int, Window | None] = {}
         self._under_way: dict[Place, UnderWay] = {}
         self._dirty: set[int] = set()
@@ -48,14 +50,14 @@ class Ledger:
 
     def open(self, partition: int, position: TaskPosition) -> None:
         """A partition is ours from this position on."""
-        with self._changed:
+        with self._lock:
             # Without a committed offset reading begins at the earliest record, which only its arrival tells.
             opened = None if position.offset is None else Window.opened(position.offset, position.metadata)
             self._windows[partition] = opened
 
     def drop(self, partitions: Iterable[int]) -> None:
         """These partitions are ours no more; what still runs of them is no longer counted."""
-        with self._changed:
+        with self._lock:
             for partition in partitions:
                 window = self._windows.pop(partition, None)
                 self._dirty.discard(partition)
@@ -64,20 +66,23 @@ class Ledger:
 
     # -- records ----------------------------------------------------------------------------
 
-    def was_done(self, partition: int, offset: int) -> bool:
-        """Whether the record was done before this worker got the partition (or twice delivered and done since)."""
-        with self._changed:
-            return self._window(partition, offset).is_done(offset)
+    def look(self, partition: int, offset: int) -> Literal["new", "done", "full"]:
+        """Whether the record may be taken, was done before (on another worker, or here), or has to wait for room."""
+        with self._lock:
+            window = self._window(partition, offset)
+            if window.is_done(offset):
+                return "done"
+            return "new" if window.has_room() else "full"
 
     def has_room(self, partition: int) -> bool:
         """Whether one more may be taken of the partition (protocol 27)."""
-        with self._changed:
+        with self._lock:
             window = self._windows.get(partition)
             return window is None or window.has_room()
 
     def take(self, partition: int, offset: int) -> Place:
         """Count the record as taken. Records of a partition must be taken in their order, without leaving one out."""
-        with self._changed:
+        with self._lock:
             window = self._window(partition, offset)
             window.take(offset)
             self._dirty.add(partition)
@@ -85,17 +90,18 @@ class Ledger:
 
     def begin(self, place: Place, under_way: UnderWay) -> None:
         """Something is under way about the place, until ``done``."""
-        with self._changed:
+        with self._lock:
             self._under_way[place] = under_way
 
     def done(self, place: Place) -> None:
         """The broker has the place's result, or its dead letter."""
-        with self._changed:
+        with self._lock:
             place.window.finish(place.offset)
             self._under_way.pop(place, None)
             if self._windows.get(place.partition) is place.window:
                 self._dirty.add(place.partition)
-            self._changed.notify_all()
+            if self._waiting:
+                self._changed.notify_all()
 
     # -- what is under way ------------------------------------------------------------------
 
@@ -106,7 +112,7 @@ class Ledger:
 
     def running(self, partitions: frozenset[int]) -> list[UnderWay]:
         """What still runs of these partitions."""
-        with self._changed:
+        with self._lock:
             return [each for place, each in self._under_way.items() if place.partition in partitions and each.runs]
 
     def wait_reported(self, partitions: frozenset[int], timeout: float) -> bool:
@@ -115,21 +121,25 @@ class Ledger:
         def all_there() -> bool:
             return all(each.runs for place, each in self._under_way.items() if place.partition in partitions)
 
-        with self._changed:
-            return self._changed.wait_for(all_there, timeout)
+        with self._lock:
+            self._waiting += 1
+            try:
+                return self._changed.wait_for(all_there, timeout)
+            finally:
+                self._waiting -= 1
 
     # -- commits ----------------------------------------------------------------------------
 
     def due(self) -> dict[int, TaskPosition]:
         """What has changed since the last call, to be committed."""
-        with self._changed:
+        with self._lock:
             changed, self._dirty = self._dirty, set()
             windows = {partition: self._windows.get(partition) for partition in changed}
             return {partition: _position(window) for partition, window in windows.items() if window is not None}
 
     def passing(self, partitions: frozenset[int]) -> dict[int, TaskPosition]:
         """Positions past all that still runs here, for partitions that go to others while it goes on running."""
-        with self._changed:
+        with self._lock:
             found: dict[int, TaskPosition] = {}
             for partition in partitions:
                 window = self._windows.get(partition)
@@ -140,7 +150,7 @@ class Ledger:
 
     def touch(self, partitions: Iterable[int]) -> None:
         """Commit these again: the last commit of them failed."""
-        with self._changed:
+        with self._lock:
             self._dirty.update(partitions)
 
     def _window(self, partition: int, offset: int) -> Window:

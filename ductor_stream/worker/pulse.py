@@ -33,7 +33,8 @@ class Pulse:
         self._due: list[tuple[float, int, Attempt]] = []
         self._numbers = itertools.count()
         self._compact_above = _COMPACT_ABOVE
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="ductor-pulse", daemon=True)
 
@@ -43,7 +44,7 @@ class Pulse:
 
     def close(self) -> None:
         """Stop; nothing is called any more when this returns."""
-        with self._changed:
+        with self._lock:
             self._closed = True
             self._changed.notify()
         if self._thread.is_alive():
@@ -56,7 +57,7 @@ class Pulse:
     def _watch_at(self, attempt: Attempt, due: float) -> None:
         if due == NEVER:
             return
-        with self._changed:
+        with self._lock:
             first = not self._due or due < self._due[0][0]
             heapq.heappush(self._due, (due, next(self._numbers), attempt))
             if len(self._due) > self._compact_above:
@@ -67,7 +68,7 @@ class Pulse:
     def step(self, now: float) -> float:
         """Look at everything that is due by ``now``; returns when the next one is."""
         while True:
-            with self._changed:
+            with self._lock:
                 if not self._due:
                     return NEVER
                 if self._due[0][0] > now:
@@ -101,6 +102,6 @@ class Pulse:
                 around_at = now + LOOK_AGAIN_S
             # Without anything due there is nothing to watch either; the first attempt wakes this thread.
             pause = None if due == NEVER else max(0.0, min(due, around_at) - self._monotonic())
-            with self._changed:
+            with self._lock:
                 if not self._closed and (not self._due or self._due[0][0] >= due):
                     self._changed.wait(pause)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import murmur2
-from log_rigs import FROM_THE_START, Acks, LogRig, Owner, join, joined, kafka_rig, read, read_to_end
+from log_rigs import FROM_THE_START, Acks, LogRig, Owner, join, joined, kafka_rig, poll_until, read, read_to_end
 from servers import KafkaServer
 from support import until
 
@@ -150,10 +150,10 @@ def test_the_end_is_told_when_it_is_hit(rig: LogRig, log: EventLog) -> None:
     assert log.reached_end(0, "run-events") == UNREAD
     rig.write("run-events", 0, [b"x"] * 3)
     log.seek(0, FROM_THE_START)
-    until(lambda: log.poll(0.05, 100) or log.reached_end(0, "run-events") == 3)
+    poll_until(lambda: log.reached_end(0, "run-events") == 3, log)
     assert log.end_offsets(0)["run-events"] == 3
     rig.write("run-events", 0, [b"x"])
-    until(lambda: log.poll(0.05, 100) or log.reached_end(0, "run-events") == 4)
+    poll_until(lambda: log.reached_end(0, "run-events") == 4, log)
     log.seek(0, {"run-events": 0})
     assert log.reached_end(0, "run-events") == UNREAD
 
@@ -205,7 +205,7 @@ def test_acknowledgements_come_by_polling_alone(rig: LogRig, log: EventLog) -> N
     acks = Acks()
     join(log, N)
     log.produce(outgoing(rig, b"x"), acks)
-    until(lambda: log.poll(0.01, 10) or acks.calls)
+    poll_until(lambda: acks.calls, log)
     assert acks.calls == [[]]
 
 
@@ -252,7 +252,7 @@ def test_a_partition_that_does_not_exist_gives_way_to_the_key(rig: LogRig, log: 
     log.produce(outgoing(rig, b"x", partition=N + 7), acks)
     [record] = read(log, 1)
     assert record.partition == murmur2(b"run", N)
-    until(lambda: log.poll(0.01, 10) or acks.calls)
+    poll_until(lambda: acks.calls, log)
     assert acks.calls == [[]]
 
 

@@ -156,9 +156,17 @@ def test_a_run_is_inserted_then_updated(owner: Owner) -> None:
     owner.commit("r", "s")
     owner.commit(owner.write("r", status="completed", result=b'"done"', closed_at=T0 + 5))
     loaded = owner.store.load(["r", "s", "unknown"])
-    assert loaded["r"] == LoadedRun("r", 2, b"header 2", [b"entry 1", b"entry 2"], [], 1)
+    assert loaded["r"] == LoadedRun("r", 2, b"header 2", [], [], 1)
     assert loaded["s"] == LoadedRun("s", 1, b"header 1", [b"entry 1"], [], 1)
     assert loaded["unknown"] == LoadedRun("unknown", 0, None, [], [])
+
+
+def test_a_closed_run_is_loaded_with_its_records_where_they_are_asked_for(owner: Owner) -> None:
+    owner.commit("r", "s")
+    owner.commit(*(owner.write(run_id, status="failed", closed_at=T0) for run_id in ("r", "s")))
+    loaded = owner.store.load(["r", "s"], whole=["s", "unknown"])
+    assert loaded["r"].records == []
+    assert loaded["s"].records == [b"entry 1", b"entry 2"]
 
 
 def test_many_runs_are_updated_in_one_batch(owner: Owner) -> None:

@@ -73,7 +73,8 @@ class Folder:
         process = self.start("dev", app, "--json")
 
         def ready() -> str:
-            assert process.poll() is None, self.errors("dev")
+            if process.poll() is not None:
+                raise RuntimeError(f"dev has ended: {self.errors('dev')}")
             return self.output("dev").strip()
 
         return process, json.loads(until(ready, within_ms=90_000, what="dev"))

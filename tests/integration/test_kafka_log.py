@@ -13,7 +13,7 @@ from typing import Literal
 import pytest
 from confluent_kafka import KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from log_rigs import FROM_THE_START, Acks, KafkaRig, Owner, join, joined, kafka_rig, read, read_to_end
+from log_rigs import FROM_THE_START, Acks, KafkaRig, Owner, join, joined, kafka_rig, poll_until, read, read_to_end
 from servers import KafkaServer
 from support import fresh_name, until
 
@@ -128,8 +128,8 @@ def test_every_record_is_read_by_the_owner_while_members_come_and_go(rig: KafkaR
     assert sorted(values(read(first, 2))) == [b"a0", b"a3"]
     second, other = rig.open(), Owner()
     second.subscribe(other)
-    until(lambda: poll_all(first, second) or len(other.holds) == 2, within_ms=30_000)
-    until(lambda: poll_all(first, second) or len(holder.holds) == 2, within_ms=30_000)
+    poll_until(lambda: len(other.holds) == 2, first, second, within_ms=30_000)
+    poll_until(lambda: len(holder.holds) == 2, first, second, within_ms=30_000)
     for log, owner in ((first, holder), (second, other)):
         for partition in owner.holds:
             log.seek(partition, {"run-events": 1 if partition in (0, 3) else 0})
@@ -139,7 +139,7 @@ def test_every_record_is_read_by_the_owner_while_members_come_and_go(rig: KafkaR
     assert set(got[id(first)]) == {b"b%d" % partition for partition in holder.holds}
     assert set(got[id(second)]) == {b"b%d" % partition for partition in other.holds}
     second.close()
-    until(lambda: first.poll(0.01, 100) or len(holder.holds) == N, within_ms=30_000)
+    poll_until(lambda: len(holder.holds) == N, first, within_ms=30_000)
 
 
 @BOTH
@@ -155,7 +155,7 @@ def test_nothing_of_a_partition_comes_after_it_was_revoked(rig: KafkaRig) -> Non
 
     owner = Noting()
     log.subscribe(owner)
-    until(lambda: log.poll(0.01, 10) or len(owner.holds) == N, within_ms=20_000)
+    poll_until(lambda: len(owner.holds) == N, log, within_ms=20_000)
     for partition in range(N):
         log.seek(partition, FROM_THE_START)
     assert read(log, 5, limit=5)
@@ -186,7 +186,7 @@ def test_errors_of_the_owner_come_out_of_poll_and_the_group_lives_on(rig: KafkaR
 
     log, owner = rig.open(), Stumbling()
     log.subscribe(owner)
-    until(lambda: log.poll(0.01, 10) or len(owner.holds) == N, within_ms=20_000)
+    poll_until(lambda: len(owner.holds) == N, log, within_ms=20_000)
     second, other = rig.open(), Owner()
     second.subscribe(other)
 
@@ -200,7 +200,7 @@ def test_errors_of_the_owner_come_out_of_poll_and_the_group_lives_on(rig: KafkaR
 
     until(stumbles, within_ms=30_000)
     owner.stumbles = False
-    until(lambda: poll_all(log, second) or len(other.holds) == 2, within_ms=30_000)
+    poll_until(lambda: len(other.holds) == 2, log, second, within_ms=30_000)
 
 
 @pytest.mark.parametrize("protocol", ["auto", "classic"])
@@ -221,7 +221,7 @@ def test_a_killed_process_comes_back_under_its_name_and_disturbs_nobody(
     held, heard = process.now_holds(), len(owner.heard)
     process.kill()
     again = member("b", protocol)
-    until(lambda: log.poll(0.01, 10) or again.now_holds() == held, within_ms=5_000)
+    poll_until(lambda: again.now_holds() == held, log, within_ms=5_000)
     assert owner.heard[heard:] == []
 
 
@@ -231,9 +231,9 @@ def test_a_killed_member_s_partitions_go_to_the_others(rig: KafkaRig, member: Ca
     until(lambda: process.now_holds().count(",") == N - 1, within_ms=20_000)
     log, owner = rig.open(), Owner()
     log.subscribe(owner)
-    until(lambda: log.poll(0.01, 10) or len(owner.holds) == 2, within_ms=20_000)
+    poll_until(lambda: len(owner.holds) == 2, log, within_ms=20_000)
     process.kill()
-    until(lambda: log.poll(0.01, 10) or len(owner.holds) == N, within_ms=60_000)
+    poll_until(lambda: len(owner.holds) == N, log, within_ms=60_000)
 
 
 def test_members_of_both_protocols_share_a_group(rig: KafkaRig) -> None:
@@ -242,10 +242,10 @@ def test_members_of_both_protocols_share_a_group(rig: KafkaRig) -> None:
     rig.protocol = "classic"
     old, second = rig.open(), Owner()
     old.subscribe(second)
-    until(lambda: poll_all(modern, old) or len(first.holds) == len(second.holds) == 2, within_ms=40_000)
+    poll_until(lambda: len(first.holds) == len(second.holds) == 2, modern, old, within_ms=40_000)
     assert first.holds | second.holds == set(range(N))
     modern.close()
-    until(lambda: old.poll(0.01, 10) or len(second.holds) == N, within_ms=40_000)
+    poll_until(lambda: len(second.holds) == N, old, within_ms=40_000)
 
 
 # -- lost ranges, transactions, foreign clients -------------------------------------------------
@@ -383,13 +383,13 @@ def test_a_fatal_error_of_the_producer_gives_all_back_and_the_next_record_goes_o
     records = [Outgoing(rig.topics.run_events, b"k", b"%d" % n, [], 0) for n in range(50)]
     log.produce(records, acks)
     producer._heard_error(KafkaError(KafkaError._FENCED, "injected", fatal=True))
-    until(lambda: log.poll(0.01, 100) or acks.calls)
+    poll_until(lambda: acks.calls, log)
     [failed] = acks.calls
     # Each record was either taken before, or is given back: none is forgotten, none is called permanent.
     assert not any(each.permanent for each in failed)
     assert {each.record.value for each in failed} <= {record.value for record in records}
     log.produce([Outgoing(rig.topics.run_events, b"k", b"after", [], 1)], later)
-    until(lambda: log.poll(0.01, 100) or later.calls)
+    poll_until(lambda: later.calls, log)
     assert later.calls == [[]]
     assert len(acks.calls) == 1
 

@@ -55,7 +55,7 @@ class SteppedLoop(WorkflowLoop):
     def due(self, place: str) -> None:
         """One event: the timer at ``place`` came due."""
         handle = self.pending.pop(place)
-        self.advance(handle.when())
+        self.advance(max(self.time(), handle.when()))
         self.fire(handle)
         self.run_ready()
 

@@ -83,9 +83,10 @@ class FunctionLive:
         # From here on what is said goes nowhere: when this workflow is dropped, closing its coroutines runs
         # the user's `finally:` blocks, which must not reach decisions that are recorded (protocol 17).
         decisions, self._decisions = self._decisions, []
-        if self._divergence is not None and (problem := self._divergence.left_over(decisions, self._places)):
-            return self._diverged(problem)
-        return decisions
+        if self._divergence is None:
+            return decisions
+        problem = self._divergence.problem or self._divergence.left_over(decisions, self._places)
+        return self._diverged(problem) if problem else decisions
 
     def abandon(self) -> None:
         self.loop.abandon()
@@ -144,16 +145,22 @@ class FunctionLive:
         return None
 
     def _begin(self) -> Failed | None:
-        run = Run(self)
-        if not self.definition.takes_input:
-            self._root = self.loop.spawn_root(self.definition.function(run))
-            return None
-        try:
-            value = values.decode(self._input, self.definition.input_type)
-        except InvalidValue as error:
-            return Failed(Failure("user", "InvalidInput", f"input of {self.definition.name}: {error}", retryable=False))
-        self._root = self.loop.spawn_root(self.definition.function(run, value))
+        arguments: tuple[Any, ...] = ()
+        if self.definition.takes_input:
+            try:
+                arguments = (values.decode(self._input, self.definition.input_type),)
+            except InvalidValue as error:
+                message = f"input of {self.definition.name}: {error}"
+                return Failed(Failure("user", "InvalidInput", message, retryable=False))
+        self._root = self.loop.spawn_root(self._whole(arguments))
         return None
+
+    async def _whole(self, arguments: tuple[Any, ...]) -> Any:
+        """The user's function, and the cleanup of generators that it broke off: durable too, so it must run here."""
+        try:
+            return await self.definition.function(Run(self), *arguments)
+        finally:
+            await self.loop.shutdown_asyncgens()
 
     def _ended(self) -> AnyDecision | Parked | None:
         root = self._root

@@ -196,8 +196,8 @@ class Driver:
                 found.append(lambda event=told: self.hear(event))
         if wake_at(self.state) is not None:
             found.append(self.pass_time)
-        if self.status == "running" and (found or any(n.kind == "signal" for n in self.state.nodes.values())):
-            found += [lambda name=name: self.send(name, number) for name in ("x", "y")]
+        if self.status == "running":
+            found.append(lambda: self.send("xy"[number % 2], number))
         return found
 
     def _answers(self, node: Node, number: int) -> list[Callable[[], Any]]:

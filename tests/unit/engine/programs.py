@@ -13,6 +13,7 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from ductor_stream.declarations import Workflow
 from ductor_stream.engine import values
 from ductor_stream.engine.definition import (
     RetryPolicy,
@@ -35,7 +36,7 @@ def examples(count: int) -> settings:
 
 
 class Declared:
-    """What ``Run.step``, ``Run.wait_signal`` and ``Run.child`` need of a declaration."""
+    """What ``Run.step`` and ``Run.wait_signal`` need of a declaration."""
 
     def __init__(self, definition: Any) -> None:
         self.definition = definition
@@ -62,13 +63,13 @@ def workflow(
 
 STEPS = {name: step(name, StepOptions(retry=RetryPolicy(max_attempts=3, initial_ms=50))) for name in "abc"}
 SIGNALS = {name: signal(name) for name in ("x", "y")}
-CHILD = Declared(workflow(lambda run: run))
+CHILD: Workflow[Any, Any] = Workflow(workflow(lambda run: run, input_type=Any, takes_input=True))
 
-choices = st.lists(st.integers(0, 999), min_size=1, max_size=25)
-"""What happens to a run: each number is one choice among all that can happen then (see ``Driver.live``)."""
+choices = st.lists(st.integers(0, 999), min_size=12, max_size=40)
+"""What happens to a run: each number is one choice among all that can happen then (see ``Driver.run_through``)."""
 
 _steps = st.tuples(st.just("step"), st.sampled_from("abc"), st.integers(0, 5))
-_leaves = st.one_of(
+leaves = st.one_of(
     _steps,
     _steps,
     st.tuples(st.just("sleep"), st.sampled_from([0.0, 0.05, 1.0, 60.0])),
@@ -78,7 +79,7 @@ _leaves = st.one_of(
 
 
 def _combined(leaves: st.SearchStrategy[Any], combine: Callable[[Any], st.SearchStrategy[Any]]) -> Any:
-    parts = st.recursive(leaves, combine, max_leaves=8)
+    parts = st.recursive(leaves, combine, max_leaves=6)
     return st.tuples(st.just("seq"), st.lists(parts, min_size=1, max_size=4))
 
 
@@ -86,23 +87,29 @@ def _together(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.one_of(
         st.tuples(st.sampled_from(["seq", "gather", "group"]), st.lists(inner, min_size=1, max_size=4)),
         st.tuples(st.sampled_from(["shield", "retrying"]), inner),
-        st.tuples(st.just("finally"), inner, inner),
     )
+
+
+def _tidily(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.one_of(_together(inner), st.tuples(st.just("finally"), inner, inner))
 
 
 def _anything(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.one_of(
-        _together(inner),
+        _tidily(inner),
         st.tuples(st.just("race"), st.lists(inner, min_size=1, max_size=3)),
         st.tuples(st.just("timeout"), st.sampled_from([0.0, 0.5, 30.0]), inner),
     )
 
 
-programs = _combined(_leaves, _anything)
+programs = _combined(leaves, _anything)
 """Any program."""
 
-timeless = _combined(_steps, _together)
+timeless = _combined(_steps, _tidily)
 """Programs whose result depends on the results of their steps alone, not on their order or on time."""
+
+simple = _combined(_steps, _together)
+"""Those of them that do nothing more once an exception is raised."""
 
 
 def function_of(program: Any) -> Callable[..., Any]:

@@ -11,7 +11,7 @@ from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicP
 from support import until
 
 from ductor_stream.errors import InvalidConfig
-from ductor_stream.kafka import task_source
+from ductor_stream.kafka import task_assignment, task_source
 from ductor_stream.kafka.task_source import KafkaTaskSource, SourceConfig
 from ductor_stream.ports import TaskPosition, TaskRecord
 
@@ -159,7 +159,7 @@ def test_reading_begins_where_the_group_stands_and_the_metadata_is_handed_over()
 
 
 def test_a_partition_whose_position_is_not_known_waits_until_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task_source, "ASK_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(task_assignment, "ASK_AGAIN_SECONDS", 0.0)
     rig = Rig()
     rig.client.answers = {0: KafkaException(KafkaError(KafkaError._TIMED_OUT))}
     rig.source._client.script.append(lambda: rig.client.assign_now(0))  # type: ignore[union-attr]

@@ -1,0 +1,104 @@
+"""What has come due: timers and time-outs of the owned runs. Time-outs of attempts wait for the log (protocol 21)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ductor_stream.coordinator.cache import RunCache
+from ductor_stream.coordinator.heartbeats import Heartbeats
+from ductor_stream.coordinator.ownership import Owned
+from ductor_stream.coordinator.timers import Timers
+from ductor_stream.coordinator.work import Entry, Work
+from ductor_stream.engine.events import AttemptTimedOut, TimerFired
+from ductor_stream.engine.state import RunState
+from ductor_stream.engine.tick import due_events, wake_at
+from ductor_stream.errors import LogUnavailable
+from ductor_stream.ports import INBOUND, Clock, EventLog
+from ductor_stream.telemetry.metrics import Metrics
+
+RESULTS = INBOUND.index("attempt-results")
+
+_CHECK_AGAIN_MS = 50
+"""While results lie unread, look again after this time: far below any time-out, and cheap."""
+
+
+class Deadlines:
+    """Adds to a turn what is due by the clock."""
+
+    def __init__(
+        self,
+        ports: tuple[EventLog, Clock],
+        memory: tuple[RunCache, Timers, Heartbeats],
+        metrics: Metrics,
+        batch_limit: int,
+    ) -> None:
+        self._log, self._clock = ports
+        self._cache, self._timers, self._heartbeats = memory
+        self._metrics, self._limit = metrics, batch_limit
+        self._ends: dict[int, int | None] = {}
+        """Where results end by partition, asked at most once a turn: each question may take seconds when Kafka is away."""
+
+    def next_at(self) -> int | None:
+        """When something comes due (ms)."""
+        return min((at for at in (self._timers.next_at(), self._heartbeats.next_at()) if at is not None), default=None)
+
+    def take(self, work: Work, owned: Mapping[int, Owned]) -> None:
+        """Add due timers and time-outs."""
+        now = self._clock.now()
+        self._ends.clear()
+        self._timers.refresh(now)
+        due = self._timers.due(now, self._limit)
+        if due:
+            runs = self._cache.load(run_id for _, _, run_id in due)
+            for at, partition, run_id in due:
+                state = runs[run_id].state
+                if state is not None and partition in owned:
+                    self._take_run(work, owned[partition], state, at, now)
+        for heard, code in self._heartbeats.due(now):
+            row = heard.open
+            if row.partition not in owned:
+                continue
+            # Kept until the commit that closes it has landed: were it lost, nobody would give the attempt up.
+            self._heartbeats.again(heard, now)
+            if heard.watermark is None:
+                heard.watermark = self._end_of_results(row.partition)
+            if not self._read_up_to(owned[row.partition], heard.watermark):
+                continue
+            event = AttemptTimedOut(row.execution, row.node_id, row.generation, code)
+            work.entries.append(Entry(row.run_id, row.partition, event))
+
+    def _take_run(self, work: Work, owned: Owned, state: RunState, at: int, now: int) -> None:
+        run_id = state.header.run_id
+        found = 0
+        for event in due_events(state, now):
+            if isinstance(event, AttemptTimedOut) and not self._may_time_out(owned, run_id, event):
+                continue
+            work.entries.append(Entry(run_id, owned.partition, event, due_at=at))
+            found += 1
+            if isinstance(event, TimerFired):
+                self._metrics.timer_lateness_seconds.observe((now - at) / 1000)
+        if not found:
+            next_at = wake_at(state)
+            self._timers.set(owned.partition, run_id, None if next_at is None else max(next_at, now + _CHECK_AGAIN_MS))
+
+    def _may_time_out(self, owned: Owned, run_id: str, event: AttemptTimedOut) -> bool:
+        heard = self._heartbeats.find((run_id, event.execution, event.node_id))
+        if event.code == "timeout_schedule_to_start" and heard is not None:
+            return False
+        return self._read_up_to(owned, self._end_of_results(owned.partition))
+
+    def _end_of_results(self, partition: int) -> int | None:
+        if partition not in self._ends:
+            self._ends[partition] = None
+            if self._log.healthy() and None not in (end for p, end in self._ends.items() if p != partition):
+                try:
+                    self._ends[partition] = self._log.end_offsets(partition)["attempt-results"]
+                except LogUnavailable:
+                    pass
+        return self._ends[partition]
+
+    def _read_up_to(self, owned: Owned, watermark: int | None) -> bool:
+        """Whether results that came before the due time have been applied."""
+        if watermark is None:
+            return False
+        return max(owned.offsets[RESULTS], self._log.reached_end(owned.partition, "attempt-results")) >= watermark

@@ -1,0 +1,93 @@
+"""Signals and commands that come before their run: buffered, delivered once and in order, or expired (protocol 24)."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+from rig import CRC32, FAST, Rig
+from support import until
+
+
+def buffered(rig: Rig) -> list[str]:
+    """Ids of what waits for its run, in order of arrival."""
+    rows = rig.rows("select id from eec_workflow_signal where ns = {ns} and body is not null order by seq")
+    return [row["id"] for row in rows]
+
+
+def test_signals_before_the_start_are_delivered_once_in_order(rig: Rig) -> None:
+    """Protocol 24, R6: also when repeated, and when the owner changes between."""
+    running = rig.coordinator()
+    for n in range(4):
+        rig.signal("w", f"word {n}", signal_id=f"s{n}")
+        rig.signal("w", f"word {n} again", signal_id=f"s{n}")
+    until(lambda: buffered(rig) == ["s0", "s1", "s2", "s3"], what="four buffered")
+    running.stop()
+
+    rig.coordinator()
+    rig.signal("w", "word 1 late", signal_id="s1")
+    rig.signal("w", "word 4", signal_id="s4")
+    rig.start("w", workflow="words", input=5)
+    rig.until_status("completed", "w")
+    assert rig.run("w")["result"] == [f"word {n}" for n in range(5)]
+    rig.check()
+    assert rig.letters() == []
+
+
+def test_signals_in_the_batch_of_the_start_keep_their_order(rig: Rig) -> None:
+    """Protocol 24: buffered ones first, then those that came with the start, before and behind it."""
+    running = rig.coordinator()
+    rig.signal("w", "a", signal_id="a")
+    until(lambda: buffered(rig) == ["a"], what="one buffered")
+    running.stop()
+    rig.signal("w", "b")
+    rig.start("w", workflow="words", input=3)
+    rig.signal("w", "c")
+    rig.coordinator()
+    rig.until_status("completed", "w")
+    assert rig.run("w")["result"] == ["a", "b", "c"]
+    rig.check()
+
+
+def test_commands_before_the_start_are_buffered_too(rig: Rig) -> None:
+    """Protocol 24: a pause and a terminate that overtook their start."""
+    rig.coordinator()
+    for run_id, kind in (("paused", "run.pause"), ("gone", "run.terminate")):
+        rig.send(rig.topics.run_events, run_id, {"type": kind, "run_id": run_id}, partitioner=CRC32)
+    until(lambda: len(buffered(rig)) == 2, what="two buffered")
+    rig.start("paused", "gone", workflow="words", input=1)
+    rig.until_status("terminated", "gone")
+    rig.until_status("paused", "paused")
+    rig.check()
+
+
+def test_what_waits_too_long_is_a_dead_letter(rig: Rig) -> None:
+    """Protocol 24, R9: expired messages have a fate that can be seen, byte for byte, and are not applied later."""
+    config = msgspec.structs.replace(FAST, buffered_ttl_ms=300, expiry_sweep_s=0.1)
+    rig.coordinator(config)
+    body = json.dumps({"type": "run.signal", "name": "word", "payload": "föö", "signal_id": "s"}).encode()
+    rig.send(rig.topics.run_events, "never", body, body, headers=[("traceparent", b"00-1-2-03")])
+    letters = until(rig.letters, what="a dead letter")
+    assert [(each.reason, each.key, each.value) for each in letters] == [("expired", b"never", body)]
+    assert letters[0].headers["traceparent"] == "00-1-2-03"
+    assert letters[0].headers["ductor-source-topic"] == rig.topics.run_events
+    assert buffered(rig) == []
+
+    rig.start("never", workflow="words", input=1)
+    rig.until_status("running", "never")
+    rig.send(rig.topics.run_events, "never", body)
+    rig.signal("never", "in time")
+    rig.until_status("completed", "never")
+    assert rig.run("never")["result"] == ["in time"]
+    rig.check()
+    assert len(rig.letters()) == 1
+
+
+def test_too_many_buffered_messages_are_dead_letters(rig: Rig) -> None:
+    """R10: the bound of what waits for one run that does not exist."""
+    rig.coordinator(msgspec.structs.replace(FAST, buffered_limit=3))
+    for n in range(5):
+        rig.signal("full", n, signal_id=f"s{n}")
+    letters = until(lambda: [each for each in rig.letters() if rig.letters()[1:]], what="two dead letters")
+    assert [each.reason for each in letters] == ["buffer_full"] * 2
+    assert buffered(rig) == ["s0", "s1", "s2"]
