@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import psycopg
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
@@ -71,12 +71,16 @@ class Rig:
         bootstrap: str | None = None,
         prepare: Callable[[Coordinator], object] | None = None,
         ready: bool = True,
-        **kafka: str,
+        protocol: Literal["auto", "classic"] = "auto",
+        instance: str | None = None,
     ) -> Running:
         """A coordinator in a thread; ``prepare`` may lay hands on it before it runs. Returns when it is ready."""
-        options = {"fetch.wait.max.ms": "20", **{name.replace("_", "."): value for name, value in kafka.items()}}
         settings = Settings(
-            kafka_bootstrap=bootstrap or self.bootstrap, database_url=database or self.database, kafka=options
+            kafka_bootstrap=bootstrap or self.bootstrap,
+            kafka_protocol=protocol,
+            kafka_instance_id=instance,
+            kafka={"fetch.wait.max.ms": "20"},
+            database_url=database or self.database,
         )
         metrics = Metrics()
         coordinator = open_coordinator(make_app(self.namespace), settings, metrics, config=config)
@@ -88,9 +92,9 @@ class Rig:
             until(lambda: running.owned and not running.reasons(), within_ms=30_000, what="a ready coordinator")
         return running
 
-    def child(self, point: str = "none", *, database: str | None = None) -> Child:
-        """A coordinator process that acts up at ``point``; returns when it owns all partitions."""
-        arguments = (self.bootstrap, database or self.database, self.namespace, point)
+    def child(self, point: str = "none", *, database: str | None = None, instance: str = "-") -> Child:
+        """A coordinator process that dies at ``point``; returns when it owns partitions."""
+        arguments = (self.bootstrap, database or self.database, self.namespace, instance, point)
         child = Child(*arguments, log=self.folder / f"{fresh_name('child')}.log")
         self._closing.callback(child.kill)
         child.until_said("ready")

@@ -48,6 +48,11 @@ class Running:
         """Why it is not ready."""
         return self.coordinator.readiness.reasons()
 
+    def count(self, name: str, **labels: str) -> float:
+        """What a counter (``ductor_redrives``) says."""
+        labels = {"app": self.metrics.app, **labels}
+        return self.metrics.registry.get_sample_value(f"{name}_total", labels) or 0.0
+
     def stop(self) -> None:
         """End it, and wait for that."""
         self.coordinator.stop()

@@ -74,7 +74,9 @@ class Fleet:
     def __init__(self, app: str, folder: Path, environment: Mapping[str, str]) -> None:
         self._app = app
         self._folder = folder
-        self._environment = {**os.environ, **environment}
+        # Settings of the user's own project must not reach the demo's processes.
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("DUCTOR_")}
+        self._environment = inherited | dict(environment)
         self.members: list[Member] = []
 
     def start(self, role: Role) -> Member:

@@ -1,4 +1,4 @@
-"""A run as people read it: its nodes, and what it waits for, derived from its recorded history. Pure."""
+"""A run's nodes, open and closed, derived from its recorded history. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from ductor_stream.engine.events import AttemptFinished, AttemptTimedOut, Failure, TimerFired
+from ductor_stream.engine.events import (
+    AttemptFinished,
+    AttemptTimedOut,
+    ChildFinished,
+    Failure,
+    Forked,
+    TimerFired,
+)
 from ductor_stream.engine.state import (
     AnyDecision,
     Node,
@@ -20,14 +27,12 @@ from ductor_stream.engine.state import (
 )
 from ductor_stream.store.rows import Beat
 
-_NAMED = 3
-"""How many open nodes a sentence names before it says "and N more"."""
-
 
 class NodeView(msgspec.Struct):
     """A node, open or closed. ``attempts`` counts the tries made so far, ``queue`` is set for steps.
 
     ``status``: dispatched, backoff, waiting while open; then completed, failed, fired, received or dropped.
+    ``worker`` runs the current attempt, where it was heard of. ``child`` is the run id of a child run.
     """
 
     node_id: str
@@ -40,6 +45,8 @@ class NodeView(msgspec.Struct):
     created_at: datetime | None = None
     due_at: datetime | None = None
     error: str | None = None
+    worker: str | None = None
+    child: str | None = None
 
 
 def moment(ms: int | None) -> datetime | None:
@@ -52,19 +59,21 @@ def error_text(failure: Failure) -> str:
     return f"{failure.type}: {failure.message}" if failure.message else failure.type
 
 
-def nodes_of(state: RunState, records: Sequence[Record]) -> list[NodeView]:
-    """All nodes of the current execution in the order of their creation. ``state`` is what the records add up to."""
+def nodes_of(state: RunState, records: Sequence[Record], beats: Mapping[str, Beat] | None = None) -> list[NodeView]:
+    """All nodes of an execution in the order of their creation.
+
+    ``records`` are its lineage, ``state`` is what they add up to, ``beats`` by node id what was last heard of
+    attempts in flight.
+    """
     views: dict[str, NodeView] = {}
     for record in records:
-        if record.execution != state.header.execution:
-            continue
         _hear(views, record)
         for decision in record.decisions or ():
             _decide(views, decision, record.now)
     for view in views.values():
         node = state.nodes.get(view.node_id)
         if node is not None:
-            _still_open(view, node)
+            _still_open(view, node, (beats or {}).get(view.node_id))
         elif view.status in ("dispatched", "waiting", "backoff"):
             view.status = "dropped"
     return list(views.values())
@@ -86,14 +95,22 @@ def _hear(views: Mapping[str, NodeView], record: Record) -> None:
         case TimerFired() as fired if view := views.get(fired.node_id):
             view.status = "fired" if view.kind == "timer" else "dispatched"
             view.generation = fired.generation
+        case ChildFinished() as ended if view := views.get(ended.node_id):
+            view.status = ended.status
+            view.error = error_text(ended.failure) if ended.failure is not None else None
+        case Forked():
+            for view in views.values():
+                if view.kind == "step" and view.status in ("dispatched", "backoff", "failed"):
+                    view.status, view.attempts = "dispatched", 0
         case _:
             pass
 
 
 def _decide(views: dict[str, NodeView], decision: AnyDecision, now: int) -> None:
     match decision:
-        case NodeCreated(node_id, kind, name, _, options, due_at):
+        case NodeCreated(node_id, kind, name, _, options, due_at, child):
             view = NodeView(node_id, kind, name, "dispatched" if kind == "step" else "waiting")
+            view.child = child.run_id if child is not None else None
             view.queue = options.queue if options is not None and kind == "step" else None
             view.created_at, view.due_at = moment(now), moment(due_at)
             views[node_id] = view
@@ -105,48 +122,11 @@ def _decide(views: dict[str, NodeView], decision: AnyDecision, now: int) -> None
             pass
 
 
-def _still_open(view: NodeView, node: Node) -> None:
+def _still_open(view: NodeView, node: Node, beat: Beat | None) -> None:
     view.status, view.generation, view.due_at = node.status, node.generation, moment(node.due_at)
     view.attempts = node.attempt - (node.status == "backoff")
     view.error = error_text(node.last_failure) if node.last_failure is not None else None
-
-
-def waiting_for(state: RunState, beats: Mapping[str, Beat] | None = None) -> str | None:
-    """What the run waits for, as a sentence; None once it has ended.
-
-    ``beats`` are by node id what was last heard of attempts in flight.
-    """
-    header = state.header
-    if state.closed:
-        return None
-    if header.status == "paused":
-        return f"`ductor-stream resume {header.run_id}`: the run is paused"
-    if header.status == "suspended":
-        why = f"{header.parked.code}: {header.parked.message}" if header.parked is not None else "no reason recorded"
-        return f"other code under version {header.version}, or `ductor-stream resume {header.run_id}`: {why}"
-    if not state.nodes:
-        return "the workflow's own code, which awaits nothing that is open"
-    clauses = [_clause(node, (beats or {}).get(node.node_id)) for node in list(state.nodes.values())[:_NAMED]]
-    more = len(state.nodes) - len(clauses)
-    return "; ".join(clauses) + (f"; and {more} more" if more else "")
-
-
-def _clause(node: Node, beat: Beat | None) -> str:
-    if node.kind == "signal":
-        return f"signal {node.name}"
-    if node.kind == "timer":
-        return f"a timer until {_clock(node.due_at)}"
-    queue = node.options.queue if node.options is not None else "default"
-    if node.rejections:
-        return f"no worker on {queue} knows step {node.name}; it is offered again at {_clock(node.due_at)}"
-    if node.status == "backoff":
-        told = f" after {error_text(node.last_failure)}" if node.last_failure is not None else ""
-        return f"attempt {node.attempt} of step {node.name} at {_clock(node.due_at)}{told}"
-    if beat is not None and beat.generation == node.generation:
-        return f"step {node.name}, which runs on {beat.worker} since {_clock(beat.heard_at)} (attempt {node.attempt})"
-    return f"step {node.name} on queue {queue} (attempt {node.attempt}, dispatched at {_clock(node.dispatched_at)})"
-
-
-def _clock(ms: int | None) -> str:
-    at = moment(ms)
-    return at.isoformat(timespec="seconds").replace("+00:00", "Z") if at is not None else "an unknown time"
+    if node.child is not None:
+        view.child = node.child.run_id
+    if beat is not None and beat.generation == node.generation and node.status == "dispatched":
+        view.worker = beat.worker

@@ -60,8 +60,12 @@ def dev(
             data_dir=str(stack_dir),
             namespace=settings.topics(loaded.namespace).namespace,
         )
+
+        def tell() -> None:
+            _tell(running, app, as_json)
+
         try:
-            _run(app, loaded, settings, concurrency, reload_, lambda: _tell(running, app, as_json))
+            _run(app, loaded, settings, concurrency, stack_dir if reload_ else None, tell)
         finally:
             forget(stack_dir)
 
@@ -91,11 +95,13 @@ def prepare(app: App, settings: Settings) -> None:
         connected(lambda: create_topics(admin_config(app, settings), planned(app, settings)), stop)
 
 
-def _run(spec: str, app: App, settings: Settings, concurrency: int, reload_: bool, ready: Callable[[], None]) -> None:
-    if reload_:
+def _run(
+    spec: str, app: App, settings: Settings, concurrency: int, reload_in: Path | None, ready: Callable[[], None]
+) -> None:
+    if reload_in is not None:
         from ductor_stream.cli.reloading import run_reloading
 
-        run_reloading(spec, settings, concurrency, ready)
+        run_reloading(spec, settings, concurrency, reload_in, ready)
         return
     from ductor_stream.wiring.serving import serve_build
 

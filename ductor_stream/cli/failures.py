@@ -10,6 +10,7 @@ from typing import NoReturn
 import click
 import msgspec
 
+from ductor_stream.engine.state import UnknownFormat
 from ductor_stream.errors import (
     DuctorError,
     InvalidConfig,
@@ -101,6 +102,10 @@ def reported(as_json: bool) -> Iterator[None]:
     except DuctorError as error:
         report(error, as_json)
         end(exit_code(error))
+    except UnknownFormat as error:
+        refusal = SchemaMismatch(str(error))
+        report(refusal, as_json)
+        end(exit_code(refusal))
     except KeyboardInterrupt:
         end(INTERRUPTED)
     except BrokenPipeError:

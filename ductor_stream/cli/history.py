@@ -11,21 +11,28 @@ from ductor_stream.cli.description import error_text, moment
 from ductor_stream.engine.events import (
     AttemptFinished,
     AttemptTimedOut,
+    ChildFinished,
     CommandReceived,
     Condemned,
+    Continued,
+    Forked,
     Redeployed,
     RunStarted,
+    RunTimedOut,
     SignalReceived,
     TimerFired,
 )
 from ductor_stream.engine.state import (
     AnyDecision,
     Completed,
+    ContinuedAsNew,
     Failed,
     NodeCreated,
     NodeDropped,
+    Patched,
     Record,
     SignalTaken,
+    ViewSet,
 )
 
 _TIMES = frozenset({"now", "due_at"})
@@ -110,8 +117,16 @@ def _event_line(record: Record, names: dict[tuple[int, str], str]) -> str:
             return f"code {deployed.digest[:12]} deployed"
         case Condemned() as condemned:
             return f"failed by force: {condemned.message}"
-        case _:
+        case Continued() as continued:
+            return f"continued as execution {record.execution} of {continued.workflow}"
+        case Forked() as fork:
+            return f"{fork.kind}: execution {record.execution} goes on from {fork.from_execution}, event {fork.upto}"
+        case ChildFinished() as child:
+            return f"{named(child.node_id)} {child.status}: run {child.child_run_id}"
+        case RunTimedOut():
             return "the run's timeout passed"
+        case _:
+            return "goes on"
 
 
 def _then_line(record: Record, names: dict[tuple[int, str], str]) -> str:
@@ -128,6 +143,12 @@ def _decision(decision: AnyDecision, names: dict[tuple[int, str], str], executio
             return f"dropped {names.get((execution, node_id), '?')} ({node_id})"
         case SignalTaken(_, node_id):
             return f"took signal ({node_id or 'at once'})"
+        case Patched(change):
+            return f"has change {change}"
+        case ViewSet():
+            return "shows its view"
+        case ContinuedAsNew():
+            return "continues as new"
         case Completed():
             return "completed"
         case Failed(failure):

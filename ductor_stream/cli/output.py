@@ -49,9 +49,14 @@ def cell(value: Any) -> Text:
     return Text(text, style=STATUS_STYLES.get(text, ""))
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], title: str | None = None) -> None:
-    """Rows under these columns, in this order; a column's heading is its key with spaces."""
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+def print_table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], hide_empty: Sequence[str] = ()) -> None:
+    """Rows under these columns, in this order; a column's heading is its key with spaces.
+
+    Columns in ``hide_empty`` are left out where no row has a value for them.
+    """
+    rows = list(rows)
+    columns = [name for name in columns if name not in hide_empty or any(row.get(name) for row in rows)]
+    table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column.replace("_", " "), overflow="fold")
     for row in rows:

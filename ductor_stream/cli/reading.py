@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from ductor_stream.cli.connection import namespace_of
-from ductor_stream.cli.description import moment, nodes_of, waiting_for
+from ductor_stream.cli.description import moment, nodes_of
 from ductor_stream.cli.history import plain
 from ductor_stream.config import Settings
-from ductor_stream.engine.state import Record, RunState
-from ductor_stream.engine.tick import rebuild
+from ductor_stream.engine.fork import lineage
+from ductor_stream.engine.rebuild import rebuild
+from ductor_stream.engine.waiting import waiting_for
 from ductor_stream.errors import RunNotFound
 from ductor_stream.store.reader import RunReader
 from ductor_stream.store.rows import AttemptLine, HistoryEntry, RunRow
@@ -62,21 +62,20 @@ def listed(row: RunRow) -> dict[str, Any]:
 def shown(reader: RunReader, row: RunRow) -> dict[str, Any]:
     """A run as ``runs show`` has it: its row, its nodes, and what it waits for."""
     records = [record for entry in whole_history(reader, row.run_id) for record in entry.records]
-    state = _state(row, records)
+    own = lineage(records, row.execution)
+    state = rebuild(row.run_id, own)
     beats = {beat.node_id: beat for beat in reader.beats(row) if beat.execution == row.execution}
     outcome = {"error": _json(row.error)} if row.error is not None else {"result": _json(row.result)}
     return {
         **listed(row),
         **outcome,
-        "waiting_for": waiting_for(state, beats),
+        "waiting_for": waiting_for(state, row.updated_at),
+        "view": _json(row.header.view),
+        "parent": row.header.parent.run_id if row.header.parent is not None else None,
         "input": plain(state.header.input),
-        "nodes": [msgspec.structs.asdict(node) for node in nodes_of(state, records)],
+        "nodes": [msgspec.structs.asdict(node) for node in nodes_of(state, own, beats)],
         "attempts": [_attempt(line) for line in reader.attempts(row.run_id)],
     }
-
-
-def _state(row: RunRow, records: Sequence[Record]) -> RunState:
-    return rebuild(row.run_id, [record for record in records if record.execution == row.execution])
 
 
 def _attempt(line: AttemptLine) -> dict[str, Any]:

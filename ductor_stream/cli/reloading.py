@@ -15,7 +15,7 @@ import click
 from ductor_stream.cli.running import Stop, stop_on_signals
 from ductor_stream.config import Settings
 from ductor_stream.dev.ports import pick_port
-from ductor_stream.dev.process import ServerProcess, ServerSpec, launch, log_tail
+from ductor_stream.dev.process import ServerProcess, ServerSpec, launch
 
 _LOOK_EVERY_S = 0.3
 _ASK_WITHIN_S = 1.0
@@ -42,10 +42,10 @@ def _files(folder: Path) -> Iterator[Path]:
                 yield Path(root, name)
 
 
-def run_reloading(spec: str, settings: Settings, concurrency: int, ready: Callable[[], None]) -> None:
-    """Serve the app until a signal comes; ``ready`` is called once, when it first is."""
+def run_reloading(spec: str, settings: Settings, concurrency: int, data_dir: Path, ready: Callable[[], None]) -> None:
+    """Serve the app until a signal comes; ``ready`` is called once, when it first is. Its log is kept in ``data_dir``."""
     with stop_on_signals() as stop:
-        child = _Child(spec, settings, concurrency)
+        child = _Child(spec, settings, concurrency, data_dir)
         seen = stamps(Path.cwd())
         told = False
         try:
@@ -59,9 +59,11 @@ def run_reloading(spec: str, settings: Settings, concurrency: int, ready: Callab
                 if not told and child.ready():
                     told = True
                     ready()
+                child.pass_on_log()
                 _mourn(child, stop)
         finally:
             child.end()
+            child.pass_on_log()
 
 
 def _mourn(child: _Child, stop: Stop) -> None:
@@ -70,13 +72,13 @@ def _mourn(child: _Child, stop: Stop) -> None:
         return
     child.told_end = True
     if not stop.is_set():
-        click.echo(f"the app has ended; waiting for a change\n{log_tail(child.log)}", err=True)
+        click.echo("the app has ended; waiting for a change", err=True)
 
 
 class _Child:
     """The process that serves the app."""
 
-    def __init__(self, spec: str, settings: Settings, concurrency: int) -> None:
+    def __init__(self, spec: str, settings: Settings, concurrency: int, data_dir: Path) -> None:
         self._port = settings.health_port or pick_port()
         self._command = [sys.executable, "-m", "ductor_stream.cli.main", "serve", spec]
         self._command += ["--health-port", str(self._port), "--concurrency", str(concurrency)]
@@ -84,14 +86,15 @@ class _Child:
             **os.environ,
             "DUCTOR_KAFKA_BOOTSTRAP": settings.need_kafka(),
             "DUCTOR_DATABASE_URL": settings.need_database(),
+            "DUCTOR_KAFKA_PROTOCOL": settings.kafka_protocol,
+            "DUCTOR_KAFKA_INSTANCE_ID": settings.kafka_instance_id or "",
         }
-        self.log = Path.cwd() / ".ductor" / "app.log"
-        self.log.parent.mkdir(exist_ok=True)
-        self.told_end = False
+        self.log = data_dir / "app.log"
+        self.told_end, self._passed_on = False, 0
         self._process = self._start()
 
     def _start(self) -> ServerProcess:
-        self.told_end = False
+        self.told_end, self._passed_on = False, 0
         spec = ServerSpec(
             name="the app",
             command=self._command,
@@ -111,6 +114,15 @@ class _Child:
                 return True
         except (OSError, urllib.error.URLError):
             return False
+
+    def pass_on_log(self) -> None:
+        """What the app has logged since the last time, to where our own logs go."""
+        with self.log.open("rb") as file:
+            file.seek(self._passed_on)
+            fresh = file.read()
+        self._passed_on += len(fresh)
+        sys.stderr.buffer.write(fresh)
+        sys.stderr.flush()
 
     def restart(self) -> None:
         self.end()

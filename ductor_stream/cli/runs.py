@@ -1,4 +1,4 @@
-"""``ductor-stream runs list|show|history|watch``: read from Postgres, never written to it (R1)."""
+"""``ductor-stream runs list|show|history|export|watch``: read from Postgres, never written to it (R1)."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ def _show_run(run: dict[str, Any]) -> None:
     print_fields({name: value for name, value in run.items() if name not in hidden})
     if run["nodes"]:
         click.echo()
-        print_table(("node_id", "kind", "name", "status", "generation", "attempts", "queue", "error"), run["nodes"])
+        print_table(
+            ("node_id", "kind", "name", "status", "generation", "attempts", "queue", "worker", "error"), run["nodes"]
+        )
 
 
 @runs.command()
@@ -73,6 +75,19 @@ def history(run_id: str, as_json: bool, **given: Any) -> None:
         print_json(list(history_values(entries)))
     else:
         print_table(("version", "seq", "at", "event", "then"), history_rows(entries))
+
+
+@runs.command()
+@click.argument("run_id")
+@connection_options
+def export(run_id: str, as_json: bool, **given: Any) -> None:
+    """Print a run's history as the JSON that ``ductor_stream.testing.replay_history`` reads."""
+    from ductor_stream.testing.replay import export_history
+
+    with open_reader(settings_for(**given)) as reader:
+        get_run(reader, run_id)
+        records = [record for entry in whole_history(reader, run_id) for record in entry.records]
+    click.echo(export_history(run_id, records))
 
 
 @runs.command()

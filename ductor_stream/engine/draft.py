@@ -76,12 +76,13 @@ class Draft:
 
     def stop(self, node: Node, reason: str) -> None:
         """The attempt or child run of this node, if one is out, is no longer wanted."""
-        if (node.child is not None and node.child.parent_close == "abandon") or self.unsent(node):
+        policy = node.child.parent_close if node.child is not None else None
+        if policy == "abandon" or self.unsent(node):
             return
         if node.kind == "step" and node.status == "dispatched":
             self.actions.append(StopAttempt(self.header.execution, node, reason))
-        elif node.child is not None:
-            self.actions.append(CommandChild(self.header.execution, node, node.child.parent_close, reason))
+        elif policy is not None:
+            self.actions.append(CommandChild(self.header.execution, node, policy, reason))
 
     def drop(self, node_id: str, reason: str) -> None:
         """Close an open node without a result."""

@@ -207,7 +207,8 @@ AnyDecision = (
 
 
 class Parked(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Why a run is suspended. ``code``: ``bug``, ``nondeterminism``, ``version_missing``, ``overrun``, ``died``.
+    """Why a run is suspended. ``code``: ``bug``, ``nondeterminism``, ``version_missing``, ``overrun``,
+    ``stuck``, ``died``.
 
     ``digest`` names the code that could not go on: other code is worth another try.
     """

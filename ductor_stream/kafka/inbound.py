@@ -130,6 +130,9 @@ class Positions:
         resting = [each for each in self._assigned if each not in self._next or each[1] in self._paused]
         if resting:
             self._client.pause([self._at(each, PARKED_AT) for each in resting])
+        # And a pause from before the seek does: what is to be read is said.
+        anew = [place] if self._incremental else self._assigned
+        self._unpause([each for each in anew if each in self._next])
 
     def pause(self, partitions: Iterable[int]) -> None:
         """Stop handing out records of these partitions; they are fetched anew after ``resume``."""

@@ -204,7 +204,7 @@ class TaskAssignment:
     def _shielded(self) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # noqa: BLE001 (raised again from poll, whatever it is)
+        except Exception as error:
             logger.exception("a rebalance of %s could not be followed", self._topic)
             self._raised.append(error)
 

@@ -92,9 +92,9 @@ class Executor:
         """How many attempts run and are not reported yet."""
         return len(self._running)
 
-    def knows(self, step: str) -> bool:
-        """Whether a step of that name can be run here."""
-        return step in self._steps
+    def can_run(self, step: str) -> bool:
+        """Whether a step of that name can be run here now: it is known, and the resources are open."""
+        return step in self._steps and self._lanes.opened
 
     def submit(self, order: Order) -> None:
         """Run the order's task, unless it runs here already or its result is remembered: then that one is reported.

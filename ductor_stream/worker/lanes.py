@@ -40,6 +40,11 @@ class Lanes:
         self._current: Lane | None = None
 
     @property
+    def opened(self) -> bool:
+        """Whether the resources are open."""
+        return self._current is not None
+
+    @property
     def current(self) -> Lane:
         """The lane for new work."""
         if self._current is None:

@@ -42,7 +42,7 @@ class LocalWorker:
     def reserve(self, queue: str, step: str) -> bool:
         """Keep one slot for an attempt of that step; False when none is free or the step is not known here."""
         slots = self._slots.get(queue)
-        if slots is None or not self._executor.knows(step) or not slots.take():
+        if slots is None or not self._executor.can_run(step) or not slots.take():
             return False
         self._reserved.append((queue, step))
         return True

@@ -68,9 +68,9 @@ class Folder:
         """What it has told on standard error."""
         return (self.path / f"{name}.err").read_text(encoding="utf-8", errors="replace")
 
-    def dev(self, app: str) -> tuple[subprocess.Popen[bytes], dict[str, str]]:
+    def dev(self, app: str, *options: str) -> tuple[subprocess.Popen[bytes], dict[str, str]]:
         """Start ``dev --json``, and wait for its line."""
-        process = self.start("dev", app, "--json")
+        process = self.start("dev", app, "--json", *options)
 
         def ready() -> str:
             if process.poll() is not None:
@@ -80,9 +80,9 @@ class Folder:
         return process, json.loads(until(ready, within_ms=90_000, what="dev"))
 
     @contextmanager
-    def running(self, app: str) -> Iterator[dict[str, str]]:
+    def running(self, app: str, *options: str) -> Iterator[dict[str, str]]:
         """``dev`` for as long as the block lasts; ended by Ctrl-C."""
-        process, ready = self.dev(app)
+        process, ready = self.dev(app, *options)
         try:
             yield ready
         finally:

@@ -148,3 +148,39 @@ def test_the_readmes_example_survives_kill_9(tmp_path: Path) -> None:
     with folder.running("shop:app"):
         assert folder.run("runs", "watch", "order-42").returncode == 0
         assert folder.json("runs", "show", "order-42")["result"] == "receipt for order-42"
+
+
+BUG = """
+from ductor_stream import App, Run
+
+app = App("shop")
+
+@app.step()
+async def charge(order: str) -> str:
+    return f"receipt for {order}"
+
+@app.workflow()
+async def fulfil(run: Run, order: str) -> str:
+    receipt = await run.step(charge, order)
+    return receipt + 1
+"""
+
+
+def test_reload_mends_a_suspended_run(tmp_path: Path) -> None:
+    """A bug suspends the run, with the user's line; the corrected file lets it go on."""
+    folder = Folder(tmp_path)
+    shop = tmp_path / "shop.py"
+    shop.write_text(BUG, encoding="utf-8")
+    with folder.running("shop:app", "--reload"):
+        folder.ok("start", "fulfil", "order-1", "--input", '"order-1"')
+
+        def suspended() -> bool:
+            told = folder.run("runs", "show", "order-1").stdout
+            assert "suspended" in told, told
+            return True
+
+        until(suspended, within_ms=20_000)
+        assert "TypeError" in folder.json("runs", "show", "order-1")["waiting_for"]
+        shop.write_text(BUG.replace("receipt + 1", "receipt"), encoding="utf-8")
+        assert folder.run("runs", "watch", "order-1").returncode == 0
+        assert folder.json("runs", "show", "order-1")["result"] == "receipt for order-1"

@@ -125,7 +125,7 @@ def test_every_record_is_read_by_the_owner_while_members_come_and_go(rig: KafkaR
     holder = joined(first, N)
     rig.write("run-events", 0, [b"a0"])
     rig.write("run-events", 3, [b"a3"])
-    assert sorted(values(read(first, 2))) == [b"a0", b"a3"]
+    assert set(values(read(first, 2))) == {b"a0", b"a3"}
     second, other = rig.open(), Owner()
     second.subscribe(other)
     poll_until(lambda: len(other.holds) == 2, first, second, within_ms=30_000)
@@ -445,11 +445,12 @@ def test_a_restart_of_the_broker_is_survived(
         told = list[LogUnavailable]()
         got = list[Received]()
 
-        def poll() -> None:
+        def poll() -> bool:
             try:
                 got.extend(log.poll(0.05, 100))
             except LogUnavailable as error:
                 told.append(error)
+            return False
 
         until(lambda: poll() or (told and not log.healthy()), within_ms=10_000, what="unhealthy and told")
         with pytest.raises(LogUnavailable):
@@ -468,7 +469,7 @@ def test_a_broker_without_the_new_protocol_gets_the_classic_one(tmp_path: Path) 
     server = EmbeddedKafka(tmp_path / "classic", extra={"group.coordinator.rebalance.protocols": "classic"})
     server.start()
     try:
-        with kafka_rig(server.bootstrap, "auto", partitions=N) as rig:  # type: ignore[arg-type]
+        with kafka_rig(server.bootstrap, "auto", partitions=N) as rig:
             log = rig.open()
             rig.write("run-events", 0, [b"x"])
             joined(log, N)

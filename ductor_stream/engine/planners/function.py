@@ -83,10 +83,20 @@ class FunctionLive:
         # From here on what is said goes nowhere: when this workflow is dropped, closing its coroutines runs
         # the user's `finally:` blocks, which must not reach decisions that are recorded (protocol 17).
         decisions, self._decisions = self._decisions, []
-        if self._divergence is None:
-            return decisions
-        problem = self._divergence.problem or self._divergence.left_over(decisions, self._places)
-        return self._diverged(problem) if problem else decisions
+        if self._divergence is not None:
+            problem = self._divergence.problem or self._divergence.left_over(decisions, self._places)
+            if problem:
+                return self._diverged(problem)
+        return self._stuck() or decisions
+
+    def _stuck(self) -> Parked | None:
+        """A run that awaits nothing that can ever happen would hang in silence (R9): it is found where it begins to."""
+        waiting = self._steps or self._timers or self._children or any(self._waiting.values())
+        if waiting or self._root is None or self._root.done():
+            return None
+        line = self._places()
+        message = "the workflow awaits nothing that can happen: no step, timer, signal or child"
+        return Parked("stuck", message + (f" (at {line})" if line else ""), self.definition.digest)
 
     def abandon(self) -> None:
         self.loop.abandon()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextvars import Context
 from typing import Any, Final, TypeVar
 
-from ductor_stream.engine.planners import asyncio_order, dropping
+from ductor_stream.engine.planners import asyncio_order, dropping, outside
 from ductor_stream.engine.planners.outside import NoOutsideWorld, OutsideWorldError
 from ductor_stream.engine.planners.running import MIN_SWEEP, LoopDropped
 from ductor_stream.engine.planners.tasks import WorkflowFuture, WorkflowTask
@@ -36,6 +36,7 @@ T = TypeVar("T")
 MAX_CALLBACKS: Final = 1_000_000
 
 asyncio_order.install()
+outside.install()
 
 
 class LoopOverrun(RuntimeError):

@@ -81,7 +81,8 @@ def ending(error: BaseException, definition: WorkflowDefinition) -> Failed | Par
 
 def bug(error: BaseException, definition: WorkflowDefinition) -> Parked:
     """The run waits for other code; ``error`` and its line say why."""
-    lines = _user_stack(error.__traceback__)
+    # A StopIteration arrives as a RuntimeError that has no line of its own.
+    lines = _user_stack(error.__traceback__) or (_user_stack(error.__cause__.__traceback__) if error.__cause__ else [])
     message = f"{type(error).__name__}: {said(error)}" + (f" (at {lines[-1]})" if lines else "")
     if len(lines) > _STACK_LINES:
         half = _STACK_LINES // 2

@@ -1,22 +1,48 @@
-"""Calls of an event loop that a workflow may not make, each refused with what to do instead.
+"""What a workflow may not do, each refused with what to do instead.
 
-A workflow is replayed: what it does must come from its recorded events alone. Sockets, threads, processes and signals
-belong into steps. Refused at the call, not when awaited, so that the traceback has the user's line.
+A workflow is replayed: what it does must come from its recorded events alone. Files, sockets, threads, processes and
+signals belong into steps. Refused at the call, not when awaited, so that the traceback has the user's line: methods of
+the event loop by overriding them, everything else where the interpreter announces it to audit hooks.
 """
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+import sys
+from asyncio import events
+from typing import Any, Final, NoReturn
 
 from ductor_stream.errors import OutsideWorld
 
 OutsideWorldError = OutsideWorld
 
+_REACHES: Final = "reaches outside the workflow, which replay cannot repeat: do this in a step"
+
+_AUDITED: Final = {
+    "builtins.input": "input()",
+    "open": "open()",
+    "time.sleep": "time.sleep()",
+    "_thread.start_new_thread": "starting a thread",
+    "subprocess.Popen": "subprocess.Popen",
+    "sqlite3.connect": "sqlite3.connect()",
+    **{f"os.{name}": f"os.{name}()" for name in ("system", "fork", "forkpty", "exec", "spawn", "posix_spawn", "kill")},
+    **{f"os.{name}": f"os.{name}()" for name in ("listdir", "scandir", "mkdir", "remove", "rename", "rmdir", "link")},
+    **{f"os.{name}": f"os.{name}()" for name in ("symlink", "truncate", "utime", "chmod", "chown")},
+    **{f"socket.{name}": f"socket.{name}()" for name in ("connect", "bind", "sendto", "sendmsg", "getaddrinfo")},
+    **{f"socket.{name}": f"socket.{name}()" for name in ("gethostbyname", "gethostbyaddr", "getnameinfo")},
+    "socket.__new__": "socket.socket()",
+}
+"""Audit events (docs.python.org/3/library/audit_events.html) of what reaches outside, and what people call it."""
+
+_READERS: Final = frozenset(
+    {"importlib", "_frozen_importlib", "_frozen_importlib_external", "zipimport", "linecache", "zoneinfo", "bdb", "pdb"}
+)
+"""Modules whose reading of files changes nothing for a replay: imports, lines of tracebacks, time zones, the debugger."""
+
 
 def _outside(name: str, known_as: str = "") -> Any:
     """A method that refuses ``loop.<name>``; ``known_as`` is the asyncio function through which people get there."""
     called = f"{known_as} (loop.{name})" if known_as else f"loop.{name}"
-    return _refusal(name, f"{called} reaches outside the workflow, which replay cannot repeat: do this in a step")
+    return _refusal(name, f"{called} {_REACHES}")
 
 
 def _engines(name: str) -> Any:
@@ -80,3 +106,31 @@ class NoOutsideWorld:
     set_debug = _engines("set_debug")
     set_task_factory = _engines("set_task_factory")
     set_exception_handler = _engines("set_exception_handler")
+
+
+def _audit(event: str, _: tuple[Any, ...]) -> None:
+    if event in _AUDITED and isinstance(events._get_running_loop(), NoOutsideWorld) and not _only_reads():
+        raise OutsideWorldError(f"{_AUDITED[event]} {_REACHES}")
+
+
+def _only_reads() -> bool:
+    frame = sys._getframe(2)
+    while frame is not None and frame.f_code.co_name != "run_ready":
+        if frame.f_globals.get("__name__", "").partition(".")[0] in _READERS:
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
+_installed = False
+
+
+def install() -> None:
+    """Watch over code of workflows, for the rest of the process. Doing it again changes nothing.
+
+    Outside of workflows it costs a set lookup for each audit event.
+    """
+    global _installed
+    if not _installed:
+        _installed = True
+        sys.addaudithook(_audit)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from rig import Rig
 from support import until
+
+from ductor_stream.kafka import inbound
 
 
 def cut(rig: Rig, topic: str, partition: int, before: int) -> None:
@@ -47,7 +52,7 @@ def test_a_lost_range_is_a_dead_letter_with_its_offsets(rig: Rig) -> None:
     assert letter.headers["ductor-source-partition"] == "0"
     assert letter.headers["ductor-source-offset"] == "1"
     assert "offsets 1 to 3" in letter.headers["ductor-error"]
-    assert running.metrics.records_lost.value() == 3
+    assert running.count("ductor_records_lost") == 3
     assert rig.run(rest[0]) == {}
 
 
@@ -68,3 +73,18 @@ def test_a_gap_with_nothing_behind_it_is_told_once(rig: Rig) -> None:
     rig.coordinator()
     rig.check()
     assert [letter.reason for letter in rig.letters()] == ["lost_unread"]
+
+
+@pytest.mark.parametrize("protocol", ["auto", "classic"])
+def test_a_refused_seek_is_not_the_end_of_reading(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, protocol: Literal["auto", "classic"]
+) -> None:
+    """R9: the client may refuse a seek while it starts on a partition, which is then assigned anew, and read."""
+    monkeypatch.setattr(inbound, "SEEK_TRIES", 0)
+    ids = [f"r{n}" for n in range(8)]
+    rig.worker()
+    for part in (ids[:4], ids[4:]):
+        running = rig.coordinator(protocol=protocol)
+        rig.start(*part)
+        rig.until_status("completed", *part)
+        running.stop()

@@ -333,3 +333,26 @@ def test_a_run_whose_workflow_was_unknown_is_pinned_when_it_becomes_known() -> N
     driver.apply(Stamped(2_000, Redeployed("d1", "1")))
     assert (driver.state.header.status, driver.state.header.version) == ("running", "1")
     assert isinstance(driver.records[0], Record)
+
+
+def test_a_run_that_awaits_nothing_is_suspended_and_goes_on_with_other_code() -> None:
+    """R9: nothing hangs silently, and the event that led there is not lost."""
+
+    async def forgets(run: Any) -> Any:
+        await run.step(STEPS["a"], 1)
+        await asyncio.Event().wait()
+
+    async def mended(run: Any) -> Any:
+        return await run.step(STEPS["a"], 1)
+
+    driver = Driver(workflow(forgets))
+    driver.start()
+    driver.finish("1", "one")
+    assert driver.state is not None
+    parked = driver.state.header.parked
+    assert parked is not None
+    assert parked.code == "stuck"
+    assert "test_families.py" in parked.message
+    driver.definitions = {("wf", "1"): workflow(mended, digest="d2")}
+    driver.apply(Stamped(5_000, Redeployed("d2", "1")))
+    assert driver.state.header.result == b'"one"'

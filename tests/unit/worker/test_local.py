@@ -84,6 +84,14 @@ def test_slots_are_reserved_only_where_something_can_run(rig: Rig) -> None:
     assert not rig.worker.reserve("default", "quick"), "the worker drains"
 
 
+def test_nothing_is_reserved_before_the_resources_are_open() -> None:
+    rig = Rig(Bench(app))
+    assert not rig.worker.reserve("default", "quick")
+    rig.bench.executor.open()
+    assert rig.worker.reserve("default", "quick")
+    rig.bench.executor.close()
+
+
 def test_diverted_results_go_by_the_topic_also_those_that_were_not_fetched_yet(rig: Rig) -> None:
     for run_id, step, arguments in (("run-1", "quick", [1]), ("run-2", "quick", [2])):
         assert rig.worker.reserve("default", step)

@@ -20,6 +20,7 @@ from ductor_stream.protocol.worker import WorkerCodec
 from ductor_stream.telemetry.metrics import Metrics
 from ductor_stream.worker.clock import MachineClock
 from ductor_stream.worker.executor import Executor
+from ductor_stream.worker.local import LocalWorker
 from ductor_stream.worker.service import Ending, WorkerConfig, WorkerService
 from ductor_stream.worker.vigil import ExecutorConfig
 from ductor_stream.worker.window import Window
@@ -36,7 +37,7 @@ class Running:
         self.gates: dict[int, threading.Event] = {n: threading.Event() for n in range(20)}
         self.metrics = Metrics()
         clock = MachineClock()
-        executor = Executor(ExecutorConfig(self._app().steps, "w", clock, self.metrics, WorkerCodec()))
+        self.executor = Executor(ExecutorConfig(self._app().steps, "w", clock, self.metrics, WorkerCodec()))
         config = WorkerConfig(
             queues=queues,
             concurrency=concurrency,
@@ -45,7 +46,7 @@ class Running:
             metrics=self.metrics,
             grace_s=grace_s,
         )
-        self.service = WorkerService(config, log, executor)
+        self.service = WorkerService(config, log, self.executor)
         self.ending: Ending | BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -374,6 +375,42 @@ def test_a_reader_that_fails_ends_the_worker_loudly(start: Start) -> None:
     w.source.poll = fail
     until(lambda: w.ending)
     assert isinstance(w.ending, RuntimeError)
+
+
+def test_through_many_rebalances_every_task_runs_once_and_everything_is_committed(start: Start) -> None:
+    w = start(concurrency=8)
+    w.assign(0, 1)
+    for n in range(600):
+        w.log.append("default", task_json("quick", n, node_id=str(n)), partition=n % 2)
+        if n % 60 == 30:
+            w.revoke(n // 60 % 2)
+            w.assign(n // 60 % 2)
+    until(lambda: (w.committed(0), w.committed(1)) == (300, 300))
+    assert sorted(w.ran) == list(range(600))
+    assert sorted(r["output"] for r in w.log.results()) == list(range(600))
+
+
+def test_attempts_of_the_same_process_share_the_slots_and_are_waited_for_by_the_drain(start: Start) -> None:
+    w = start(concurrency=2)
+    w.assign(0)
+    local = LocalWorker(w.executor, w.service.slots, WorkerCodec(), w.service.outlet.post)
+    for n in range(2):
+        assert local.reserve("default", "gated")
+        local.run(task_json("gated", n, node_id=str(n)), b"run-1", [])
+    w.log.append("default", task_json("gated", 2, node_id="2"))
+    until(lambda: w.source.paused == {0})
+    assert sorted(w.ran) == [0, 1]
+    local.divert([b"run-1"])
+    w.service.stop()
+    until(lambda: "the worker is draining" in w.service.problems())
+    w.gates[0].set()
+    until(lambda: len(w.log.results()) == 1)
+    assert not local.reserve("default", "gated")
+    assert w.ending is None
+    w.gates[1].set()
+    until(lambda: w.ending)
+    assert [r["output"] for r in w.log.results()] == [0, 1]
+    assert w.committed() in (None, 0), "the task of the topic is left to the next worker"
 
 
 def test_each_queue_has_its_own_slots(start: Start) -> None:

@@ -1,0 +1,73 @@
+"""What of the user's options reaches which client."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import Consumer, Producer
+
+from ductor_stream.errors import InvalidConfig
+from ductor_stream.kafka.options import OWNED, check_options, client_options, open_client
+
+
+@pytest.mark.parametrize("name", sorted(OWNED))
+def test_owned_options_are_refused_with_the_reason(name: str) -> None:
+    with pytest.raises(InvalidConfig) as refused:
+        client_options("producer", "127.0.0.1:1", {name: "1"})
+    assert name in str(refused.value)
+    assert OWNED[name] in str(refused.value)
+
+
+def test_callbacks_are_refused() -> None:
+    with pytest.raises(InvalidConfig, match="error_cb"):
+        check_options({"error_cb": print})
+
+
+def test_rules_hold_whatever_is_set() -> None:
+    consumer = client_options("consumer", "b:1", {"fetch.min.bytes": 7})
+    producer = client_options("producer", "b:1", {"linger.ms": 3})
+    assert consumer["isolation.level"] == "read_committed"
+    assert (consumer["enable.auto.commit"], consumer["enable.auto.offset.store"]) == (False, False)
+    assert consumer["auto.offset.reset"] == "error"
+    assert (producer["acks"], producer["enable.idempotence"]) == ("all", True)
+    assert producer["partitioner"] == "murmur2_random"
+
+
+def test_options_go_to_the_clients_that_know_them() -> None:
+    user = {"fetch.min.bytes": 7, "compression.type": "lz4", "security.protocol": "SSL"}
+    kinds = {kind: client_options(kind, "b:1", user) for kind in ("consumer", "producer", "admin")}
+    assert [kind for kind in kinds if "fetch.min.bytes" in kinds[kind]] == ["consumer"]
+    assert [kind for kind in kinds if "compression.type" in kinds[kind]] == ["producer"]
+    assert [kind for kind in kinds if kinds[kind].get("security.protocol") == "SSL"] == [
+        "consumer",
+        "producer",
+        "admin",
+    ]
+
+
+def test_the_user_s_value_wins_over_our_default_under_any_spelling() -> None:
+    assert client_options("producer", "b:1", {})["linger.ms"] == 0
+    options = client_options("producer", "b:1", {"queue.buffering.max.ms": 9, "delivery.timeout.ms": 5000})
+    assert (options["linger.ms"], options["message.timeout.ms"]) == (9, 5000)
+    assert "queue.buffering.max.ms" not in options
+
+
+def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(InvalidConfig, match=r"fetch\.mim\.bytes.*did you mean 'fetch\.min\.bytes'"):
+        open_client(Consumer, client_options("consumer", "127.0.0.1:1", {"fetch.mim.bytes": 1}, group_id="g"))
+
+
+def test_a_bad_value_is_refused() -> None:
+    with pytest.raises(InvalidConfig, match=r"compression\.(codec|type)"):
+        open_client(Producer, client_options("producer", "127.0.0.1:1", {"compression.type": "brotli"}))
+
+
+def test_client_logs_go_to_the_logger_and_not_to_stderr(
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    options = client_options("producer", "127.0.0.1:1", {"debug": "generic"}) | {"error_cb": lambda error: None}
+    client = open_client(Producer, options)
+    caplog.set_level("DEBUG", "ductor_stream.kafka.client")
+    client.poll(0.2)
+    client.flush(0.2)
+    assert [each for each in caplog.records if each.name == "ductor_stream.kafka.client"]
+    assert capfd.readouterr().err == ""
