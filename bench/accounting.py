@@ -36,8 +36,10 @@ class Usage:
 
     def per_step_ms(self, steps: int) -> dict[str, float]:
         """CPU ms per step by role, and ``all``."""
+        if not steps:
+            return {}
         found = {role: seconds / steps * 1e3 for role, seconds in self.cpu_s.items()}
-        return found | {"all": sum(found.values())} if steps else {}
+        return found | {"all": sum(found.values())}
 
     def warnings(self) -> list[str]:
         """What makes the figures doubtful."""
@@ -51,7 +53,10 @@ class Usage:
 
 @dataclass
 class Meter:
-    """Reads counters at ``start`` and ``stop``. ``roles``: role -> pids, each of which stands for its whole tree."""
+    """Reads counters at ``start`` and ``stop``.
+
+    ``roles``: role -> pids, each of which stands for its whole tree, but for this process, which stands for itself.
+    """
 
     roles: Mapping[str, Sequence[int]]
     database: str
@@ -119,10 +124,13 @@ def _children() -> dict[int, list[int]]:
 
 def _tree_cpu_s(pid: int, children: Mapping[int, Sequence[int]]) -> float:
     """User and system time of a process and its descendants; those that have ended count through their parent."""
+    ours = pid == os.getpid()  # everything measured is a child of ours, and has a role of its own
     try:
-        ticks = sum(map(int, _stat(pid)[11:15]))
+        ticks = sum(map(int, _stat(pid)[11 : 13 if ours else 15]))
     except OSError:
         return 0.0
+    if ours:
+        return ticks / _TICKS_PER_S
     return ticks / _TICKS_PER_S + sum(_tree_cpu_s(child, children) for child in children.get(pid, ()))
 
 

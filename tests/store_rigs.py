@@ -12,6 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 import psycopg
+import pytest
 from servers import PostgresServer, fresh_database
 from support import fresh_name
 
@@ -21,6 +22,7 @@ from ductor_stream.ports import (
     AttemptRow,
     Batch,
     InboxRow,
+    LoadedRun,
     MessageRow,
     OpenAttempt,
     PartitionAdvance,
@@ -69,6 +71,35 @@ def migrated_database(folder: str, data: Path, session: Callable[[], PostgresSer
         yield server.url
     finally:
         server.stop()
+
+
+def database_fixture() -> Any:
+    """The fixture ``database`` of a module: a database with the schema on each Postgres there is."""
+
+    @pytest.fixture(scope="module", params=POSTGRES, ids=postgres_label)
+    def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+        def session() -> PostgresServer:
+            found: PostgresServer = request.getfixturevalue("postgres")
+            return found
+
+        with migrated_database(request.param, tmp_path_factory.mktemp("store"), session) as url:
+            yield url
+
+    return database
+
+
+def rig_fixture() -> Any:
+    """The fixture ``rig`` of a module: a fresh namespace in its ``database``.
+
+    A store made of something else joins the contract by a parameter here that opens its own rig.
+    """
+
+    @pytest.fixture
+    def rig(database: str) -> Iterator[PostgresRig]:
+        with postgres_rig(database) as made:
+            yield made
+
+    return rig
 
 
 class StoreRig(Protocol):
@@ -234,6 +265,14 @@ class Owner:
         return msgspec.structs.replace(InboxRow(self.partition, source, "child", b"body " + source.encode()), **changes)
 
 
+def looked_at(rig: StoreRig, *run_ids: str) -> tuple[dict[str, LoadedRun], Taken]:
+    """What another owner finds: these runs, and the partition, but for what each take changes."""
+    store = rig.open()
+    loaded = store.load(run_ids)
+    taken = store.take(1, str(uuid.uuid4()))
+    return loaded, msgspec.structs.replace(taken, token="", epoch=0, now=0, clean=False)
+
+
 class Background(Generic[_T]):
     """A call in a thread of its own; ``result`` waits for it and gives or raises what it did."""
 
@@ -246,7 +285,7 @@ class Background(Generic[_T]):
     def _go(self) -> None:
         try:
             self._outcome.append((self._call(), None))
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 (whatever it raised, `result` raises it)
             self._outcome.append((None, error))
 
     @property

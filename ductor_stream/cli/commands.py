@@ -1,4 +1,4 @@
-"""``ductor-stream start|signal|cancel|terminate|pause|resume``: what is asked of a run, over Kafka."""
+"""``ductor-stream start|signal|cancel|terminate|pause|resume|retry|reset``: what is asked of a run, over Kafka."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import click
 import msgspec
@@ -15,13 +15,14 @@ from ductor_stream.cli.connection import connection_options, namespace_of, setti
 from ductor_stream.cli.failures import Refused
 from ductor_stream.cli.output import answer
 from ductor_stream.config import Settings
-from ductor_stream.engine.events import OnConflict
+from ductor_stream.engine.events import CommandKind, CommandReceived, OnConflict
 from ductor_stream.engine.state import CLOSED
 from ductor_stream.engine.transitions import moved
 from ductor_stream.errors import InvalidValue, RunNotFound
+from ductor_stream.protocol.requests import Request
 from ductor_stream.store.rows import RunRow
 
-Kind = Literal["cancel", "terminate", "pause", "resume"]
+_CLOSE_WITHIN_S = 10.0
 
 
 def json_argument(text: str, option: str) -> msgspec.Raw:
@@ -116,40 +117,67 @@ def signal(run_id: str, name: str, json_payload: str, signal_id: str | None, as_
     answer(asked, as_json, lambda _: click.echo(f"signal {name} was sent to run {run_id}{waits}"))
 
 
-def _command(kind: Kind, help_text: str) -> Callable[..., None]:
-    @click.command(name=kind, help=help_text)
-    @click.argument("run_id")
-    @click.option("--reason", default="", help="Kept in the run's history.")
-    @click.option("--command-id", help="The run takes each id once; random if not given.")
-    @connection_options
-    def command(run_id: str, reason: str, command_id: str | None, as_json: bool, **given: Any) -> None:
+def _command(kind: CommandKind, help_text: str, *options: Callable[[Any], Any]) -> click.Command:
+    def command(
+        run_id: str, reason: str, command_id: str | None, as_json: bool, to_node: str | None = None, **given: Any
+    ) -> None:
         settings = settings_for(**given)
         if settings.has_database:
             _refuse_early(kind, run_id, find_run(settings, run_id))
-        from ductor_stream.wiring import SyncClient
-
-        command_id = command_id or uuid.uuid4().hex
-        with SyncClient.from_settings(namespace_of(settings), settings) as client:
-            getattr(client.handle(run_id), kind)(reason, command_id=command_id)
-        asked = {"run_id": run_id, "command": kind, "command_id": command_id}
+        request = CommandReceived(kind, command_id or uuid.uuid4().hex, reason, to_node)
+        _send(settings, run_id, request)
+        asked = {"run_id": run_id, "command": kind, "command_id": request.command_id}
         answer(asked, as_json, lambda _: click.echo(f"{kind} was sent to run {run_id}"))
 
-    return command
+    decorated: Any = command
+    for decorate in reversed((click.argument("run_id"), *_COMMAND_OPTIONS, *options, connection_options)):
+        decorated = decorate(decorated)
+    made: click.Command = click.command(name=kind, help=help_text)(decorated)
+    return made
 
 
-def _refuse_early(kind: Kind, run_id: str, row: RunRow | None) -> None:
+_COMMAND_OPTIONS = (
+    click.option("--reason", default="", help="Kept in the run's history."),
+    click.option("--command-id", help="The run takes each id once; random if not given."),
+)
+
+
+def _send(settings: Settings, run_id: str, request: Request) -> None:
+    """Send it and wait for the broker. Raises InvalidValue, LogUnavailable, TopicsNotReady."""
+    from ductor_stream.wiring.clients import open_log, request_encoder
+
+    topics = settings.topics(namespace_of(settings))
+    record = request_encoder(topics, settings).encode(run_id, request)
+    log = open_log(topics, settings, lifecycle=False)
+    try:
+        log.send(record).result()
+    finally:
+        log.close(_CLOSE_WITHIN_S)
+
+
+def _refuse_early(kind: CommandKind, run_id: str, row: RunRow | None) -> None:
     """What the engine would refuse is refused here, where somebody hears it. Raises RunNotFound, Refused."""
     if row is None:
         raise RunNotFound(f"no run {run_id!r}")
+    if kind == "retry" and row.status not in ("failed", "timed_out"):
+        raise Refused(f"run {run_id} is {row.status}: only a failed or timed-out run can be tried again")
+    if kind in ("retry", "reset"):
+        return  # what else there is to say needs the run's history: its owner judges that
     if row.status in CLOSED:
         raise Refused(f"run {run_id} is {row.status}")
-    if kind != "cancel" and moved(row.header.status, kind) is None:
-        raise Refused(f"run {run_id} is {row.status}: it cannot be {kind}d")
     if kind == "cancel" and row.header.cancel_requested:
         raise Refused(f"run {run_id} was asked to end before")
+    if kind in ("pause", "resume", "terminate") and moved(row.header.status, kind) is None:
+        raise Refused(f"run {run_id} is {row.status}: it cannot be {kind}d")
 
 
 cancel = _command("cancel", "Ask a run to end: its cleanup runs.")
 terminate = _command("terminate", "End a run at once, without its cleanup.")
 pause = _command("pause", "Let a run decide nothing more until it is resumed; attempts that are out go on.")
 resume = _command("resume", "Let a paused or suspended run go on.")
+retry = _command("retry", "Try a failed or timed-out run again, from what failed.")
+reset = _command(
+    "reset",
+    "Go back to a node of a run and do it again.",
+    click.option("--to-node", required=True, metavar="NODE_ID", help="As `runs show` has it."),
+)

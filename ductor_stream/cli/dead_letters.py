@@ -12,7 +12,7 @@ from ductor_stream.cli.failures import NotFound
 from ductor_stream.cli.letters import Letter, original, read_letters
 from ductor_stream.cli.output import answer, print_table
 from ductor_stream.config import Settings
-from ductor_stream.kafka.client_log import ClientLogConfig, KafkaClientLog
+from ductor_stream.wiring.clients import open_log
 
 _SEND_WITHIN_S = 30.0
 
@@ -66,10 +66,8 @@ def _letters(settings: Settings) -> list[Letter]:
 
 def _send(settings: Settings, letters: Sequence[Letter]) -> dict[str, Any]:
     """Send each and wait for the broker; what cannot be sent again (without a key, say) is told. Raises LogUnavailable."""
-    topics = settings.topics(namespace_of(settings))
-    config = ClientLogConfig(bootstrap=settings.need_kafka(), topics=topics, options=settings.kafka, lifecycle=False)
     sent, skipped = [], []
-    log = KafkaClientLog(config)
+    log = open_log(settings.topics(namespace_of(settings)), settings, lifecycle=False)
     try:
         waiting = []
         for letter in letters:

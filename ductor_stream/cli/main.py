@@ -27,6 +27,8 @@ _COMMANDS: dict[str, str] = {
     "terminate": "commands:terminate",
     "pause": "commands:pause",
     "resume": "commands:resume",
+    "retry": "commands:retry",
+    "reset": "commands:reset",
     "runs": "runs:runs",
     "dead-letters": "dead_letters:dead_letters",
 }

@@ -40,7 +40,7 @@ def list_(status: str | None, workflow: str | None, limit: int, as_json: bool, *
     with open_reader(settings_for(**given)) as reader:
         found = [listed(row) for row in reader.list_runs(status, workflow, limit)]
     columns = ("run_id", "workflow", "version", "status", "execution", "started_at", "closed_at", "reason")
-    answer(found, as_json, lambda rows: print_table(columns, rows))
+    answer(found, as_json, lambda rows: print_table(columns, rows, hide_empty=("reason",)))
 
 
 @runs.command()
@@ -58,9 +58,8 @@ def _show_run(run: dict[str, Any]) -> None:
     print_fields({name: value for name, value in run.items() if name not in hidden})
     if run["nodes"]:
         click.echo()
-        print_table(
-            ("node_id", "kind", "name", "status", "generation", "attempts", "queue", "worker", "error"), run["nodes"]
-        )
+        columns = ("node_id", "kind", "name", "status", "generation", "attempts", "queue", "worker", "child", "error")
+        print_table(columns, run["nodes"], hide_empty=("queue", "worker", "child", "error"))
 
 
 @runs.command()

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Mapping
 from concurrent.futures import Future
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import msgspec
 
@@ -14,7 +14,7 @@ from ductor_stream.client.ports import ClientLog, Feed
 from ductor_stream.declarations import Signal, Workflow
 from ductor_stream.definitions.policy import milliseconds
 from ductor_stream.engine import values
-from ductor_stream.engine.events import CommandReceived, OnConflict, RunStarted, SignalReceived
+from ductor_stream.engine.events import CommandKind, CommandReceived, OnConflict, RunStarted, SignalReceived
 from ductor_stream.errors import (
     InvalidConfig,
     InvalidDefinition,
@@ -31,8 +31,6 @@ from ductor_stream.protocol.requests import Request, RequestEncoder
 
 if TYPE_CHECKING:
     from ductor_stream.app import App
-
-Command = Literal["cancel", "terminate", "pause", "resume"]
 
 CLOSE_TIMEOUT_S = 10.0
 """How long closing a client waits for what it has sent: as long as a broker takes to elect another leader."""
@@ -113,9 +111,11 @@ class Core:
         raw = known.encode(payload) if known else values.encode(payload, "payload")
         return self._send(run_id, SignalReceived(signal_id or uuid.uuid4().hex, name, raw))
 
-    def command(self, run_id: str, kind: Command, reason: str, command_id: str | None) -> Future[None]:
-        """Send an order."""
-        return self._send(run_id, CommandReceived(kind, command_id or uuid.uuid4().hex, reason))
+    def command(
+        self, run_id: str, kind: CommandKind, reason: str, command_id: str | None, to_node: str | None = None
+    ) -> Future[None]:
+        """Send an order; ``to_node`` is for a reset alone."""
+        return self._send(run_id, CommandReceived(kind, command_id or uuid.uuid4().hex, reason, to_node))
 
     def _send(self, run_id: str, request: Request) -> Future[None]:
         return self._log.send(self._encoder.encode(run_id, request))

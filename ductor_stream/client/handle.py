@@ -57,6 +57,17 @@ class RunHandle(Generic[Out]):
         """Let a paused or suspended run go on."""
         await acknowledged(self._core.command(self.run_id, "resume", reason, command_id))
 
+    async def retry(self, reason: str = "", *, command_id: str | None = None) -> None:
+        """Try again what the run failed at, with all its results before that, as a new execution.
+
+        Until that has begun, ``result`` still tells the old failure.
+        """
+        await acknowledged(self._core.command(self.run_id, "retry", reason, command_id))
+
+    async def reset(self, to_node: str, reason: str = "", *, command_id: str | None = None) -> None:
+        """Go back to where the node was created and run on from there, as a new execution."""
+        await acknowledged(self._core.command(self.run_id, "reset", reason, command_id, to_node))
+
     async def result(self, timeout: float | None = None) -> Out:
         """Wait at most ``timeout`` seconds for the run to end, and give its result.
 

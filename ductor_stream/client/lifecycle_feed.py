@@ -48,11 +48,11 @@ class _Followed:
         newest = self.executions[max(self.executions)]
         if not question.start_id:
             return newest.latest
-        own = [found for found in self.executions.values() if found.start_id == question.start_id]
+        own = [number for number, found in self.executions.items() if found.start_id == question.start_id]
         if not own and not newest.start_id:
             # Its beginning was not heard, or does not say whose start it was: the newest is the best guess.
             return newest.latest
-        return own[0].latest if own else None
+        return self.executions[max(own)].latest if own else None
 
 
 class LifecycleFeed:
@@ -134,9 +134,14 @@ def _note(followed: _Followed, event: LifecycleEvent) -> None:
         if event.code == "run_exists" and event.about:
             followed.refused[event.about] = outcome
         return
-    execution = followed.executions.setdefault(event.execution, _Execution(outcome))
+    execution = followed.executions.get(event.execution)
+    if execution is None:
+        execution = followed.executions[event.execution] = _Execution(outcome)
+        # An execution that does not name a start goes on with what the last one had: a retry, ContinueAsNew.
+        earlier = [number for number in followed.executions if number < event.execution]
+        execution.start_id = followed.executions[max(earlier)].start_id if earlier else ""
     execution.latest = outcome
-    if event.type == "run.started":
+    if event.type == "run.started" and event.about:
         execution.start_id = event.about
     while len(followed.executions) > EXECUTIONS:
         del followed.executions[min(followed.executions)]

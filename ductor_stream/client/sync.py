@@ -47,6 +47,17 @@ class SyncRunHandle(Generic[Out]):
         """Let a paused or suspended run go on."""
         self._core.command(self.run_id, "resume", reason, command_id).result()
 
+    def retry(self, reason: str = "", *, command_id: str | None = None) -> None:
+        """Try again what the run failed at, with all its results before that, as a new execution.
+
+        Until that has begun, ``result`` still tells the old failure.
+        """
+        self._core.command(self.run_id, "retry", reason, command_id).result()
+
+    def reset(self, to_node: str, reason: str = "", *, command_id: str | None = None) -> None:
+        """Go back to where the node was created and run on from there, as a new execution."""
+        self._core.command(self.run_id, "reset", reason, command_id, to_node).result()
+
     def result(self, timeout: float | None = None) -> Out:
         """Wait at most ``timeout`` seconds for the run to end, and give its result; see ``RunHandle.result``."""
         future = self._core.outcome(self._target)

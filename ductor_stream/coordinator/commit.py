@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from ductor_stream.coordinator.attempt_rows import dispatched, error_json, finished, late
 from ductor_stream.coordinator.cache import Cached
 from ductor_stream.coordinator.config import CoordinatorConfig
 from ductor_stream.coordinator.dispatch import Dispatcher
@@ -24,13 +25,11 @@ from ductor_stream.engine.actions import (
     StopAttempt,
     TellParent,
 )
-from ductor_stream.engine.events import AttemptFinished, AttemptTimedOut, Failure
 from ductor_stream.engine.ids import Fence
 from ductor_stream.engine.state import Node, RunState, encode_header, encode_records
 from ductor_stream.engine.tick import wake_at
 from ductor_stream.errors import PoisonedRun, TransientError
 from ductor_stream.ports import (
-    AttemptRow,
     Batch,
     LocalWorkers,
     OpenAttempt,
@@ -38,7 +37,7 @@ from ductor_stream.ports import (
     PartitionAdvance,
     RunWrite,
 )
-from ductor_stream.protocol.failures import clean, wire_error
+from ductor_stream.protocol.failures import clean
 from ductor_stream.protocol.outbound import Encoder
 from ductor_stream.protocol.topics import Topics
 from ductor_stream.telemetry.metrics import Metrics
@@ -207,7 +206,7 @@ class Committer:
                 wake_at=wake,
                 reason=clean(reason, _REASON_CHARS),
                 result=header.result,
-                error=_error(header.failure),
+                error=error_json(header.failure),
                 started_at=header.started_at,
                 closed_at=header.now if state.closed else None,
                 now=header.now,
@@ -244,7 +243,7 @@ class Committer:
                 self._dispatch(prepared, one, state, action, counts, now)
             case CloseAttempt(execution, node, report):
                 self._end(prepared, one, execution, node)
-                prepared.batch.attempts.append(_finished(one.run_id, node, report, now))
+                prepared.batch.attempts.append(finished(one.run_id, node, report, now))
             case StopAttempt(execution, node):
                 self._end(prepared, one, execution, node)
                 prepared.records.setdefault(one.partition, []).append(self._encoder.stop(one.run_id, action))
@@ -262,7 +261,7 @@ class Committer:
             case RecordLate(report):
                 self._metrics.late_results.inc()
                 if one.before.record_version:
-                    prepared.batch.attempts.append(_late(one.run_id, report, now))
+                    prepared.batch.attempts.append(late(one.run_id, report, now))
 
     def _dispatch(
         self,
@@ -278,22 +277,7 @@ class Committer:
         queue = node.options.queue
         count = counts.get(self._topics.tasks(queue))
         record = self._encoder.task(one.run_id, state.header.context, action, now, count)
-        prepared.batch.attempts.append(
-            AttemptRow(
-                one.run_id,
-                action.execution,
-                node.node_id,
-                node.generation,
-                "dispatched",
-                node.attempt,
-                node.name,
-                queue,
-                "",
-                None,
-                "",
-                now,
-            )
-        )
+        prepared.batch.attempts.append(dispatched(one.run_id, action, now))
         if self._hands_over and self._local is not None and self._local.reserve(queue, node.name):
             fence = Fence(one.run_id, action.execution, node.node_id, node.generation)
             prepared.sync.setdefault(one.partition, {})[fence] = record
@@ -367,48 +351,3 @@ def _current(state: RunState, node: Node | None, execution: int, generation: int
         and execution == state.header.execution
         and generation == node.generation
     )
-
-
-def _error(failure: Failure | None) -> bytes | None:
-    return msgspec.json.encode(wire_error(failure)) if failure is not None else None
-
-
-def _finished(run_id: str, node: Node, report: AttemptFinished | AttemptTimedOut, now: int) -> AttemptRow:
-    if isinstance(report, AttemptTimedOut):
-        outcome, worker = "timed_out", ""
-        error = _error(Failure(report.code, "StepTimeout", report.code.replace("_", " ")))
-    else:
-        outcome, worker, error = report.outcome, report.worker, _error(report.failure)
-    queue = node.options.queue if node.options is not None else ""
-    return AttemptRow(
-        run_id,
-        report.execution,
-        node.node_id,
-        node.generation,
-        "finished",
-        node.attempt,
-        node.name,
-        queue,
-        outcome,
-        error,
-        worker,
-        now,
-    )
-
-
-def _late(run_id: str, report: AttemptFinished, now: int) -> AttemptRow:
-    return AttemptRow(
-        run_id,
-        report.execution,
-        report.node_id,
-        report.generation,
-        "late",
-        0,
-        "",
-        "",
-        report.outcome,
-        _error(report.failure),
-        report.worker,
-        now,
-    )
-

@@ -32,16 +32,18 @@ NO_NEW_PROTOCOL = tuple(
         KafkaError.UNSUPPORTED_ASSIGNOR,
         KafkaError.GROUP_ID_NOT_FOUND,
         KafkaError.INCONSISTENT_GROUP_PROTOCOL,
-        KafkaError.UNRELEASED_INSTANCE_ID,
     )
 )
 """What a broker says that lacks KIP-848, its `range` assignor, or may not convert a group with classic members.
 
-The last one: a process was killed and comes back under its stable name before its session has ended. The new
-protocol would make it wait for that (up to 45 s by the broker's defaults), and its partitions would move to others
-and back. A member that joins by the classic protocol takes the old one's place at once, in a group of either kind.
-
 Texts, since the client reports every fatal error of a consumer under one and the same code.
+"""
+
+NAME_STILL_TAKEN = KafkaError(KafkaError.UNRELEASED_INSTANCE_ID).str()
+"""A process was killed and comes back under its stable name before its session has ended.
+
+The new protocol makes it wait for that (up to 45 s by the broker's defaults), and its partitions move to others and
+back. A member that joins by the classic protocol takes the old one's place at once, in a group of either kind.
 """
 
 COMMIT_SECONDS = 1.0
@@ -51,11 +53,7 @@ SETTLE_SECONDS = 0.01
 """How long to wait for records while the client has still to accept a seek."""
 
 FIRST_REJOIN_SECONDS, LONGEST_REJOIN_SECONDS = 0.2, 2.0
-"""Pause before a new consumer after a fatal error: doubled from the first to the longest, from then on the same.
-
-The usual one is a process that was killed and comes back under its stable name before the broker has given up the
-old member (new protocol): the longest pause is what it may come late by.
-"""
+"""Pause before a new consumer after a fatal error: doubled from the first to the longest, and then kept."""
 
 
 def _is_fatal(error: KafkaError) -> bool:
@@ -154,8 +152,10 @@ class GroupMember:
             elif still := partitions & self._membership.whole:
                 self._ownership.assigned(still)
         if self._raised:
-            raised, self._raised = self._raised, []
-            raise raised[0]
+            [first, *_], self._raised = self._raised, []
+            if isinstance(first, KafkaException):
+                raise LogUnavailable(f"a rebalance could not be followed: {first}") from first
+            raise first
 
     # -- offsets for lag tools -----------------------------------------------------------------
 
@@ -266,16 +266,17 @@ class GroupMember:
         if lost:
             self._told.append(("lost", lost))
         self._close_client()
-        if self.protocol == "consumer" and any(text in error for text in NO_NEW_PROTOCOL):
-            if len(self._protocols) == 1:
-                raise InvalidConfig(f"protocol = consumer, but the broker answers: {error}")
+        self._rejoin_at = time.monotonic()
+        missing = any(text in error for text in NO_NEW_PROTOCOL)
+        if self.protocol == "consumer" and (missing or NAME_STILL_TAKEN in error) and len(self._protocols) > 1:
             logger.warning("not by the new protocol, going on by the classic one: %s", error)
             del self._protocols[0]
-            self._rejoin_at = time.monotonic()
             return
         logger.error("fatal consumer error, joining again in %.1f s: %s", self._rejoin_seconds, error)
-        self._rejoin_at = time.monotonic() + self._rejoin_seconds
+        self._rejoin_at += self._rejoin_seconds
         self._rejoin_seconds = min(self._rejoin_seconds * 2, LONGEST_REJOIN_SECONDS)
+        if missing:
+            raise InvalidConfig(f"protocol is {self.protocol}, but the broker answers: {error}")
 
     def _try_rejoin(self, timeout: float) -> bool:
         """Join again when the pause is over; waits for that at most ``timeout`` seconds."""

@@ -23,6 +23,7 @@ SEEK_TRIES = 20
 """How often a seek may be refused (the client has not started on the partition yet) before it is assigned anew."""
 
 ACCEPTED = -1
+"""Instead of a number of tries: the client has taken the seek."""
 
 WAKE_SECONDS = 1.0
 """How long the question may take that wakes the client's threads: longer than a fetch waits (half a second)."""
@@ -115,18 +116,19 @@ class Positions:
         return False
 
     def restart(self, place: Place, offset: int) -> None:
-        """Assign a place anew at an offset: the way back for one that the client has stopped on."""
+        """Assign a place anew at an offset: the way back for one that the client has stopped on.
+
+        Where the client refuses (it is about to be replaced), the place counts as out of range, to be tried again.
+        """
         self._forget({place})
         self._next[place] = offset
-        if self._incremental:
-            self._client.incremental_unassign([self._at(place, offset)])
-            self._client.incremental_assign([self._at(place, offset)])
-        else:
-            # A whole assignment starts all of them again, each where its reader stands: prefetched records are lost.
-            self._moved |= self._assigned
-            self._wanted.clear()
-            self._client.assign([self._at(each, self._next.get(each, PARKED_AT)) for each in self._assigned])
-        # What the client still has to accept, and what it must not read, does not survive the new assignment.
+        try:
+            self._assign_anew(place)
+        except KafkaException as error:
+            logger.warning("%s could not be assigned anew: %s", place, error)
+            self.out_of_range.add(place)
+            return
+        # What must not be read does not survive the new assignment.
         resting = [each for each in self._assigned if each not in self._next or each[1] in self._paused]
         if resting:
             self._client.pause([self._at(each, PARKED_AT) for each in resting])
@@ -134,13 +136,25 @@ class Positions:
         anew = [place] if self._incremental else self._assigned
         self._unpause([each for each in anew if each in self._next])
 
+    def _assign_anew(self, place: Place) -> None:
+        if self._incremental:
+            with contextlib.suppress(KafkaException):
+                self._client.incremental_unassign([self._at(place, PARKED_AT)])
+            self._client.incremental_assign([self._at(place, self._next[place])])
+            return
+        # A whole assignment starts all of them again, each where its reader stands: prefetched records are lost, and
+        # so are the seeks that the client had still to accept.
+        self._moved |= self._assigned
+        self._wanted.clear()
+        self._client.assign([self._at(each, self._next.get(each, PARKED_AT)) for each in self._assigned])
+
     def pause(self, partitions: Iterable[int]) -> None:
         """Stop handing out records of these partitions; they are fetched anew after ``resume``."""
         fresh = set(partitions) - self._paused
         self._paused |= fresh
         places = [place for place in self._assigned if place[1] in fresh and place in self._next]
         if places:
-            # A record taken out of the client's queue already would be lost to a resume: they are read again.
+            # What the client holds of them is dropped by this, and fetched again from where it stood.
             self._client.pause([self._at(place, PARKED_AT) for place in places])
 
     def resume(self, partitions: Iterable[int]) -> None:

@@ -16,6 +16,7 @@ from ductor_stream.errors import InvalidConfig, UsageError
 from ductor_stream.kafka.client_log import ClientLogConfig, KafkaClientLog
 from ductor_stream.protocol.registry import ConfluentRegistry
 from ductor_stream.protocol.requests import RequestEncoder
+from ductor_stream.protocol.topics import Topics
 
 
 def open_core(app: App | None, namespace: str, settings: Settings) -> Core:
@@ -25,16 +26,8 @@ def open_core(app: App | None, namespace: str, settings: Settings) -> Core:
     ``run-lifecycle``.
     """
     topics = settings.topics(namespace)
-    registry = ConfluentRegistry(settings.schema_registry) if settings.schema_registry else None
-    encoder = RequestEncoder(topics, format=settings.encoding, registry=registry)
-    log = KafkaClientLog(
-        ClientLogConfig(
-            bootstrap=settings.need_kafka(),
-            topics=topics,
-            options=settings.kafka,
-            lifecycle=not settings.has_database,
-        )
-    )
+    encoder = request_encoder(topics, settings)
+    log = open_log(topics, settings, lifecycle=not settings.has_database)
     feed: Feed = LifecycleFeed(log)
     if settings.has_database:
         # Here and not at the top: a client without a database needs no driver for one.
@@ -42,6 +35,22 @@ def open_core(app: App | None, namespace: str, settings: Settings) -> Core:
 
         feed = DatabaseFeed(OutcomeReader(settings.need_database(), topics.namespace))
     return Core(app, encoder, log, feed)
+
+
+def request_encoder(topics: Topics, settings: Settings) -> RequestEncoder:
+    """What encodes starts, signals and commands as the settings want them. Raises InvalidConfig."""
+    registry = ConfluentRegistry(settings.schema_registry) if settings.schema_registry else None
+    return RequestEncoder(topics, format=settings.encoding, registry=registry)
+
+
+def open_log(topics: Topics, settings: Settings, *, lifecycle: bool) -> KafkaClientLog:
+    """A connection to send by, and to follow lifecycle events where ``lifecycle`` says so.
+
+    Raises InvalidConfig, LogUnavailable, TopicsNotReady.
+    """
+    return KafkaClientLog(
+        ClientLogConfig(bootstrap=settings.need_kafka(), topics=topics, options=settings.kafka, lifecycle=lifecycle)
+    )
 
 
 class _Opening:

@@ -9,11 +9,20 @@ from servers import PostgresServer
 from store_rigs import POSTGRES, T0, Owner, PostgresRig, migrated_database, postgres_label, postgres_rig
 from support import fresh_name
 
-from ductor_stream.engine.events import AnyEvent, CommandReceived, Failure, OnConflict, RunStarted
+from ductor_stream.engine.events import (
+    AnyEvent,
+    CommandReceived,
+    Continued,
+    Failure,
+    Forked,
+    OnConflict,
+    RunStarted,
+)
 from ductor_stream.engine.state import Completed, Failed, Record, encode_records
 from ductor_stream.errors import StoreUnavailable
 from ductor_stream.outcomes import REJECTED, Outcome, Question
 from ductor_stream.store.outcomes import OutcomeReader
+from ductor_stream.store.reader import RunReader
 
 
 @pytest.fixture(scope="module", params=POSTGRES, ids=postgres_label)
@@ -128,6 +137,46 @@ def test_starts_whose_execution_was_followed_by_others(reader: OutcomeReader, ow
     assert [answers[question].status for question in questions] == ["completed", "failed", "terminated", "running"]
     assert (answers[questions[0]].result, answers[questions[1]].failure) == (b"1", failure)
     assert answers[questions[2]].reason == "replaced by another start"
+
+
+def continued() -> Continued:
+    return Continued("fulfil", "1", b"null", [], None, {}, None)
+
+
+def test_a_start_whose_run_goes_on_as_new_is_answered_by_its_last_execution(
+    reader: OutcomeReader, owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """s1 continues twice; s2 fails and is tried again, which completes."""
+    owner.commit(
+        owner.write("r", entry=entry(*begun(1, start("s1", "reject")))),
+        messages=[owner.message("r", "s1", kind="start")],
+    )
+    for execution in (2, 3):
+        first = Record(execution, 1, T0, continued(), [])
+        owner.commit(owner.write("r", execution=execution, journal_from=execution, entry=entry(first)))
+    question = Question("r", "s1")
+    assert reader.outcomes([question])[question].execution == 3
+    # The history of a run that goes on for long is read once, not at each look.
+    monkeypatch.setattr(RunReader, "history", None)
+    assert reader.outcomes([question])[question].status == "running"
+    monkeypatch.undo()
+
+    failed = ended(4, 2, Failed(Failure("user", "Oops", "no")))
+    owner.commit(
+        owner.write(
+            "r",
+            execution=4,
+            journal_from=4,
+            status="failed",
+            entry=entry(*begun(4, start("s2", "restart_if_closed")), failed),
+        ),
+        messages=[owner.message("r", "s2", kind="start")],
+    )
+    forked = Record(5, 2, T0, Forked(4, 1, "retry", "c1", "", []), [Completed(b"2")])
+    owner.commit(owner.write("r", execution=5, journal_from=4, status="completed", result=b"2", entry=entry(forked)))
+    questions = [Question("r", "s1"), Question("r", "s2")]
+    answers = reader.outcomes(questions)
+    assert [(answers[q].execution, answers[q].status) for q in questions] == [(3, "terminated"), (5, "completed")]
 
 
 def test_an_unreachable_database_is_told_and_a_lost_connection_is_opened_again(

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
-from servers import PostgresServer
-from store_rigs import POSTGRES, T0, Owner, PostgresRig, migrated_database, postgres_label, postgres_rig
+from store_rigs import (
+    T0,
+    Owner,
+    PostgresRig,
+    database_fixture,
+    rig_fixture,
+)
 
 from ductor_stream.errors import (
     DuctorError,
@@ -21,21 +26,8 @@ from ductor_stream.errors import (
 from ductor_stream.ports import Batch
 from ductor_stream.store.binding import bound
 
-
-@pytest.fixture(scope="module", params=POSTGRES, ids=postgres_label)
-def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    def session() -> PostgresServer:
-        found: PostgresServer = request.getfixturevalue("postgres")
-        return found
-
-    with migrated_database(request.param, tmp_path_factory.mktemp("store"), session) as url:
-        yield url
-
-
-@pytest.fixture
-def rig(database: str) -> Iterator[PostgresRig]:
-    with postgres_rig(database) as made:
-        yield made
+database = database_fixture()
+rig = rig_fixture()
 
 
 @pytest.fixture(params=["force_generic_plan", "force_custom_plan"])

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
-from servers import PostgresServer, fresh_database
-from store_rigs import POSTGRES, Background, migrated_database, postgres_label
+from servers import fresh_database
+from store_rigs import Background, database_fixture
 
 from ductor_stream.errors import SchemaMismatch, StoreUnavailable
 from ductor_stream.store import migrate as migrating
@@ -38,20 +38,13 @@ select conrelid::regclass::text, conname, pg_get_constraintdef(oid)
 INDEXES = "select indexname, indexdef from pg_indexes where tablename like 'eec_%' order by 1"
 
 
-@pytest.fixture(scope="module", params=POSTGRES, ids=postgres_label)
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    def session() -> PostgresServer:
-        found: PostgresServer = request.getfixturevalue("postgres")
-        return found
-
-    with migrated_database(request.param, tmp_path_factory.mktemp("store"), session) as url:
-        yield url
+database = database_fixture()
 
 
 @pytest.fixture
-def dsn(server: str) -> Iterator[str]:
+def dsn(database: str) -> Iterator[str]:
     """An empty database."""
-    with fresh_database(server) as url:
+    with fresh_database(database) as url:
         yield url
 
 
@@ -74,10 +67,10 @@ def labels() -> list[str]:
     return [migration.label for migration in migrations()]
 
 
-def test_all_migrations_together_equal_the_schema(server: str, dsn: str) -> None:
+def test_all_migrations_together_equal_the_schema(database: str, dsn: str) -> None:
     with psycopg.connect(dsn) as connection:
         connection.execute(schema_sql().encode())
-    with fresh_database(server) as migrated:
+    with fresh_database(database) as migrated:
         migrate(migrated)
         for found, drawn in zip(dump(migrated), dump(dsn), strict=True):
             assert found == drawn

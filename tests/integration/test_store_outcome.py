@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-from servers import PostgresServer
-from store_rigs import POSTGRES, Background, Owner, PostgresRig, migrated_database, postgres_label, postgres_rig
+from store_rigs import (
+    Background,
+    Owner,
+    PostgresRig,
+    database_fixture,
+    rig_fixture,
+)
 from support import until
 from tcp_proxy import proxied
 
@@ -21,21 +24,8 @@ from ductor_stream.ports import UNREAD
 from ductor_stream.store.migrate import migrate
 from ductor_stream.store.postgres import PostgresStore
 
-
-@pytest.fixture(scope="module", params=POSTGRES, ids=postgres_label)
-def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    def session() -> PostgresServer:
-        found: PostgresServer = request.getfixturevalue("postgres")
-        return found
-
-    with migrated_database(request.param, tmp_path_factory.mktemp("store"), session) as url:
-        yield url
-
-
-@pytest.fixture
-def rig(database: str) -> Iterator[PostgresRig]:
-    with postgres_rig(database) as made:
-        yield made
+database = database_fixture()
+rig = rig_fixture()
 
 
 def taken_anew(owner: Owner) -> Owner:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
 
 import psycopg
 import pytest
-from servers import PostgresServer
-from store_rigs import POSTGRES, Background, Owner, PostgresRig, migrated_database, postgres_label, postgres_rig
+from store_rigs import (
+    Background,
+    Owner,
+    PostgresRig,
+    database_fixture,
+    rig_fixture,
+)
 from support import until
 
 from ductor_stream.errors import (
@@ -25,20 +29,8 @@ PATIENT = {"lock_timeout_ms": 25_000}
 HASTY = {"lock_timeout_ms": 200}
 
 
-@pytest.fixture(scope="module", params=POSTGRES, ids=postgres_label)
-def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    def session() -> PostgresServer:
-        found: PostgresServer = request.getfixturevalue("postgres")
-        return found
-
-    with migrated_database(request.param, tmp_path_factory.mktemp("store"), session) as url:
-        yield url
-
-
-@pytest.fixture
-def rig(database: str) -> Iterator[PostgresRig]:
-    with postgres_rig(database) as made:
-        yield made
+database = database_fixture()
+rig = rig_fixture()
 
 
 def hold_run(rig: PostgresRig, session: psycopg.Connection, run_id: str) -> None:

@@ -9,17 +9,14 @@ from typing import Any
 
 import pytest
 from psycopg import Connection
-from servers import PostgresServer
 from store_rigs import (
     CLUSTER,
-    POSTGRES,
     T0,
     N,
     Owner,
     PostgresRig,
+    database_fixture,
     indexes_of,
-    migrated_database,
-    postgres_label,
     postgres_rig,
 )
 from support import until
@@ -84,14 +81,7 @@ READERS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="module", params=POSTGRES, ids=postgres_label)
-def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    def session() -> PostgresServer:
-        found: PostgresServer = request.getfixturevalue("postgres")
-        return found
-
-    with migrated_database(request.param, tmp_path_factory.mktemp("store"), session) as url:
-        yield url
+database = database_fixture()
 
 
 @pytest.fixture(params=["emptied", "never analyzed", "full"])

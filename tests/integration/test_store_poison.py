@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from servers import PostgresServer
-from store_rigs import POSTGRES, T0, Owner, PostgresRig, migrated_database, postgres_label, postgres_rig
+from store_rigs import (
+    T0,
+    Owner,
+    PostgresRig,
+    database_fixture,
+    rig_fixture,
+)
 
 from ductor_stream.errors import InvariantViolation, OwnershipLost, PoisonedRun, RecordVersionConflict
 
@@ -16,20 +20,8 @@ OVER_AN_INDEX = "".join(hashlib.sha256(b"%d" % n).hexdigest() for n in range(200
 """12,800 characters that do not compress: more than an index entry can hold."""
 
 
-@pytest.fixture(scope="module", params=POSTGRES, ids=postgres_label)
-def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    def session() -> PostgresServer:
-        found: PostgresServer = request.getfixturevalue("postgres")
-        return found
-
-    with migrated_database(request.param, tmp_path_factory.mktemp("store"), session) as url:
-        yield url
-
-
-@pytest.fixture
-def rig(database: str) -> Iterator[PostgresRig]:
-    with postgres_rig(database) as made:
-        yield made
+database = database_fixture()
+rig = rig_fixture()
 
 
 @pytest.fixture

@@ -6,8 +6,13 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
-from servers import PostgresServer
-from store_rigs import POSTGRES, T0, Owner, PostgresRig, migrated_database, postgres_label, postgres_rig
+from store_rigs import (
+    T0,
+    Owner,
+    PostgresRig,
+    database_fixture,
+    rig_fixture,
+)
 
 from ductor_stream.engine.events import RunStarted
 from ductor_stream.engine.state import FORMAT, Header, Record, UnknownFormat, encode_header, encode_records
@@ -15,21 +20,8 @@ from ductor_stream.errors import StoreUnavailable
 from ductor_stream.store.reader import RunReader
 from ductor_stream.store.rows import Offence
 
-
-@pytest.fixture(scope="module", params=POSTGRES, ids=postgres_label)
-def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    def session() -> PostgresServer:
-        found: PostgresServer = request.getfixturevalue("postgres")
-        return found
-
-    with migrated_database(request.param, tmp_path_factory.mktemp("store"), session) as url:
-        yield url
-
-
-@pytest.fixture
-def rig(database: str) -> Iterator[PostgresRig]:
-    with postgres_rig(database) as made:
-        yield made
+database = database_fixture()
+rig = rig_fixture()
 
 
 @pytest.fixture

@@ -45,6 +45,9 @@ async def sweep(run: Run) -> list[int]:
 approved = app.signal("approved", bool)
 
 
+_STATUS = {"run.started": "running", "run.continued": "running"}
+
+
 class MemoryLog:
     """Keeps what is sent; acknowledges at once, or with ``error``."""
 
@@ -78,7 +81,7 @@ class MemoryLog:
     def say(self, type: str, run_id: str = "order-42", execution: int = 1, **fields: Any) -> None:
         """Publish a lifecycle event."""
         assert self.heard is not None
-        status = None if type == "command.rejected" else type.removeprefix("run.").replace("started", "running")
+        status = None if type == "command.rejected" else _STATUS.get(type, type.removeprefix("run."))
         self.heard(LifecycleEvent(run_id, execution, type, "fulfil", "1", 1, 1, "", status, **fields))
 
 

@@ -121,7 +121,9 @@ def test_signals_and_commands(client: SyncClientCalls, log: MemoryLog) -> None:
     }  # fmt: skip
     with pytest.raises(InvalidValue, match="payload of approved: Expected `bool`"):
         handle.signal("approved", "yes")
-    for kind in ("cancel", "terminate", "pause", "resume"):
+    handle.reset("3", command_id="c2")
+    assert log.body() == {"type": "run.reset", "run_id": "order-42", "command_id": "c2", "to_node": "3"}
+    for kind in ("cancel", "terminate", "pause", "resume", "retry"):
         getattr(handle, kind)("customer asked", command_id="c1")
         assert log.body() == {
             "type": f"run.{kind}", "run_id": "order-42", "command_id": "c1", "reason": "customer asked",
@@ -242,6 +244,20 @@ def test_a_restart_waits_for_the_execution_it_began(client: SyncClientCalls, log
     assert client.core._feed.latest(Question("order-42", "s2")) is None
 
 
+def test_a_run_that_goes_on_as_new_is_awaited_to_its_end(client: SyncClientCalls, log: MemoryLog) -> None:
+    handle = client.start(fulfil, ORDER, run_id="order-42", start_id="s1", on_conflict="reject")
+    waiting = client.core.outcome(handle._target)
+    log.say("run.started", about="s1")
+    log.say("run.continued")
+    log.say("run.suspended", execution=2)
+    log.say("run.failed", execution=2)
+    assert waiting.result(5).execution == 2
+    # A retry goes on with the same start.
+    log.say("run.started", execution=3, reason="retry c1")
+    log.say("run.completed", execution=3, result=b'"third time"')
+    assert handle.result(timeout=5) == "third time"
+
+
 def test_two_starts_of_one_run_are_answered_each(client: SyncClientCalls, log: MemoryLog) -> None:
     first = client.start(fulfil, ORDER, run_id="order-42", start_id="s1", on_conflict="terminate_existing")
     second = client.start(fulfil, ORDER, run_id="order-42", start_id="s2", on_conflict="terminate_existing")
@@ -318,8 +334,11 @@ def test_the_same_with_asyncio(log: MemoryLog) -> None:
         await handle.resume()
         await handle.cancel("customer asked")
         await handle.terminate()
+        await handle.retry()
+        await handle.reset("3")
         kinds = [log.body(n)["type"] for n in range(len(log.sent))]
-        assert kinds == ["run.start", "run.signal", "run.pause", "run.resume", "run.cancel", "run.terminate"]
+        asked = ["start", "signal", "pause", "resume", "cancel", "terminate", "retry", "reset"]
+        assert kinds == [f"run.{kind}" for kind in asked]
         with pytest.raises(TimeoutError, match="nothing was heard of it yet"):
             await handle.result(timeout=0.0)
         results = asyncio.gather(handle.result(), client.handle("order-42", fulfil).result(timeout=60))

@@ -22,7 +22,8 @@ _TIMEOUTS = frozenset(
     }
 )
 _OURS = __file__[: __file__.rindex("engine")]
-_ASYNCIO = (asyncio.__file__ or "").rpartition("__init__")[0]
+_STANDARD = (asyncio.__file__ or "").rpartition("asyncio")[0]
+_INSTALLED = _STANDARD + "site-packages"
 _PLANNER = _OURS + "engine/planners/"
 _ENTRANCES = frozenset({"run_ready", "_hear"})
 """Functions of the planner through which workflow code is entered: further out stands whoever ticks the run."""
@@ -35,9 +36,9 @@ _STACK_LINES = 40
 
 
 def is_user_code(code: CodeType) -> bool:
-    """Whether a code object is neither this library's nor asyncio's."""
+    """Whether a code object is neither this library's nor the standard library's."""
     name = code.co_filename
-    return not name.startswith((_OURS, _ASYNCIO, "<"))
+    return not name.startswith((_OURS, "<")) and (name.startswith(_INSTALLED) or not name.startswith(_STANDARD))
 
 
 def user_line(frame: FrameType | None) -> str:

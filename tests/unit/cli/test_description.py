@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from ductor_stream.app import App
-from ductor_stream.cli.description import nodes_of, waiting_for
+from ductor_stream.cli.description import nodes_of
 from ductor_stream.cli.history import history_rows, history_values
 from ductor_stream.definitions.policy import Retry
 from ductor_stream.engine.events import (
@@ -18,9 +18,11 @@ from ductor_stream.engine.events import (
     SignalReceived,
     TimerFired,
 )
+from ductor_stream.engine.fork import lineage
 from ductor_stream.engine.planners.run import Run
 from ductor_stream.engine.state import Record, RunState
 from ductor_stream.engine.tick import Stamped, rebuild, tick
+from ductor_stream.store.rows import Beat
 
 app = App("shop")
 approved = app.signal("approved", bool)
@@ -66,14 +68,18 @@ class Story:
         self.now += 1000
 
     def node(self, name: str, nth: int = 0) -> str:
-        return [node.node_id for node in nodes_of(self.open, self.records) if node.name == name][nth]
+        return [node.node_id for node in nodes_of(self.open, self.lineage) if node.name == name][nth]
 
     @property
     def open(self) -> RunState:
-        return rebuild("order-1", self.records)
+        return rebuild("order-1", self.lineage)
+
+    @property
+    def lineage(self) -> list[Record]:
+        return lineage(self.records, self.records[-1].execution)
 
     def statuses(self) -> list[tuple[str, str, int, int]]:
-        return [(n.name, n.status, n.generation, n.attempts) for n in nodes_of(self.open, self.records)]
+        return [(n.name, n.status, n.generation, n.attempts) for n in nodes_of(self.open, self.lineage)]
 
     def entries(self) -> Sequence[tuple[int, Sequence[Record]]]:
         return [(number, [record]) for number, record in enumerate(self.records, start=1)]
@@ -93,16 +99,15 @@ def reserved() -> Story:
 def test_open_steps_are_dispatched_and_named() -> None:
     story = Story()
     assert story.statuses() == [("reserve", "dispatched", 1, 1), ("reserve", "dispatched", 1, 1)]
-    told = waiting_for(story.open)
-    assert told is not None
-    assert told.startswith("step reserve on queue warehouse (attempt 1, dispatched at 2027-01-15T08:00:00Z); step ")
+    beat = Beat(1, story.node("reserve"), 1, START_MS, START_MS, "host-1", None)
+    assert [node.worker for node in nodes_of(story.open, story.records, {beat.node_id: beat})] == ["host-1", None]
 
 
 def test_a_failed_attempt_waits_for_its_retry() -> None:
     story = reserved()
     story.hear(finish(story.node("charge"), failure=Failure("user", "GatewayBusy", "try later")))
     assert story.statuses()[2] == ("charge", "backoff", 2, 1)
-    assert waiting_for(story.open) == "attempt 2 of step charge at 2027-01-15T08:00:06Z after GatewayBusy: try later"
+    assert nodes_of(story.open, story.records)[2].error == "GatewayBusy: try later"
     story.now += 4000
     story.hear(TimerFired(1, story.node("charge"), 2))
     assert story.statuses()[2] == ("charge", "dispatched", 2, 2)
@@ -110,36 +115,41 @@ def test_a_failed_attempt_waits_for_its_retry() -> None:
     assert story.statuses()[2] == ("charge", "completed", 2, 2)
 
 
-def test_a_rejected_task_says_that_no_worker_knows_the_step() -> None:
+def test_a_rejected_task_is_no_attempt() -> None:
     story = reserved()
     rejected = AttemptFinished(1, story.node("charge"), 1, "rejected", None, Failure("step_unknown", "StepUnknown", ""))
     story.hear(rejected)
-    told = waiting_for(story.open)
-    assert told is not None
-    assert told.startswith("no worker on payments knows step charge")
+    assert story.statuses()[2] == ("charge", "backoff", 2, 0)
 
 
 def test_signals_and_timers() -> None:
     story = reserved()
     story.hear(finish(story.node("charge")))
-    assert waiting_for(story.open) == "signal approved"
+    assert story.statuses()[3][:2] == ("approved", "waiting")
     story.hear(SignalReceived("a7", "approved", b"true"))
     assert story.statuses()[3][:2] == ("approved", "received")
-    assert waiting_for(story.open) == "a timer until 2027-01-15T09:00:03Z"
+    assert story.statuses()[4][1] == "waiting"
     timer = nodes_of(story.open, story.records)[4]
     story.now += 3_600_000
     story.hear(TimerFired(1, timer.node_id, 1))
     assert nodes_of(story.open, story.records)[4].status == "fired"
-    assert waiting_for(story.open) is None
 
 
-def test_a_paused_and_a_terminated_run() -> None:
+def test_what_was_open_at_the_end_is_dropped() -> None:
     story = Story()
-    story.hear(CommandReceived("pause", "c1"))
-    assert waiting_for(story.open) == "`ductor-stream resume order-1`: the run is paused"
     story.hear(CommandReceived("terminate", "c2", "no longer wanted"))
     assert [status for _, status, _, _ in story.statuses()] == ["dropped", "dropped"]
-    assert waiting_for(story.open) is None
+
+
+def test_a_retry_goes_on_from_what_failed() -> None:
+    story = reserved()
+    story.hear(finish(story.node("charge"), failure=Failure("user", "CardDeclined", "no", retryable=False)))
+    assert story.open.header.status == "failed"
+    assert story.statuses()[2] == ("charge", "failed", 1, 1)
+    story.hear(CommandReceived("retry", "c1"))
+    assert story.open.header.execution == 2
+    assert story.statuses()[1:] == [("reserve", "completed", 1, 1), ("charge", "dispatched", 2, 1)]
+    assert [row["event"] for row in history_rows(story.entries())][-1].startswith("retry: execution 2 goes on from 1")
 
 
 def test_history_for_people() -> None:

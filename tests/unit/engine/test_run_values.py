@@ -15,7 +15,6 @@ from unit.engine.programs import STEPS, signal, step, workflow
 A = STEPS["a"]
 
 
-
 def test_an_input_that_does_not_fit_fails_the_run_before_its_code_runs() -> None:
     async def takes(run: Any, order: dict[str, int]) -> None:
         raise AssertionError("never reached")
