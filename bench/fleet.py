@@ -105,12 +105,12 @@ class Fleet:
     environment: Mapping[str, str]
     members: list[Member] = field(default_factory=list)
 
-    def start(self, role: Role, concurrency: int = 0) -> Member:
-        """Start another process."""
+    def start(self, role: Role, concurrency: int = 0, module: str = "ductor_stream.cli.main") -> Member:
+        """Start another process; ``module`` may be one that takes the same arguments (see profiled.py)."""
         port = pick_port()
         number = len(self.members)
         log = self.folder / f"{role}-{number}.log"
-        command = [sys.executable, "-m", "ductor_stream.cli.main", role, "bench.app:app", "--health-port", str(port)]
+        command = [sys.executable, "-m", module, role, "bench.app:app", "--health-port", str(port)]
         if role != "coordinator":
             command += ["--concurrency", str(concurrency)]
         spec = ServerSpec(f"{role} {number}", command, ROOT, log, signal.SIGTERM, environment={**os.environ, **self.environment})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -86,17 +86,21 @@ def _owners_first(pids: dict[str, list[int]]) -> dict[str, list[int]]:
 
 
 @contextmanager
-def opened(servers: Servers, shape: Shape) -> Iterator[Scenario]:
-    """Start everything of that shape and return when it is ready."""
+def opened(servers: Servers, shape: Shape, watched: Mapping[str, str] | None = None) -> Iterator[Scenario]:
+    """Start everything of that shape and return when it is ready.
+
+    ``watched``: run its coordinators by profiled.py, with this in their environment.
+    """
     with ExitStack() as stack:
         servers.checkpoint()
         ground = stack.enter_context(prepared(servers, shape.partitions))
         folder = servers.folder / ground.environment["DUCTOR_NAMESPACE"]
         folder.mkdir()
-        fleet = Fleet(folder, ground.environment)
+        fleet = Fleet(folder, {**ground.environment, **(watched or {})})
+        module = "bench.profiled" if watched else "ductor_stream.cli.main"
         stack.callback(fleet.stop)
         for _ in range(shape.coordinators):
-            fleet.start("coordinator" if shape.mode == "kafka" else "serve", shape.concurrency)
+            fleet.start("coordinator" if shape.mode == "kafka" else "serve", shape.concurrency, module)
         for _ in range(shape.workers):
             fleet.start("worker", shape.concurrency)
         fleet.await_ready(ground.partitions)

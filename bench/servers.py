@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import shutil
 import tempfile
@@ -10,10 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from psycopg import sql
@@ -31,6 +33,8 @@ POSTGRES_SETTINGS = {
     "track_commit_timestamp": "on",
 }
 _WARMING_BATCH = 2_000
+_log = logging.getLogger("bench.kafka")
+"""What librdkafka says of a broker that just starts is of no interest; without a logger it goes to stderr."""
 
 
 @dataclass(frozen=True)
@@ -60,16 +64,16 @@ class Servers:
 
     def warm_broker(self, seconds: float) -> None:
         """Produce and consume for so long: a broker whose code is not compiled yet costs up to twice as much."""
-        with self.topic("warm-up", 4) as name:
+        with self.topic("warm-up", 4) as name, PingPong(self.kafka.bootstrap, name) as game:
             deadline = time.monotonic() + seconds
             while time.monotonic() < deadline:
-                produce_and_consume(self.kafka.bootstrap, name, _WARMING_BATCH)
+                game.play(_WARMING_BATCH)
 
     @contextmanager
     def topic(self, name: str, partitions: int) -> Iterator[str]:
         """A topic that is deleted afterwards."""
         name = f"{name}-{secrets.token_hex(4)}"
-        admin = AdminClient({"bootstrap.servers": self.kafka.bootstrap})
+        admin = AdminClient({"bootstrap.servers": self.kafka.bootstrap}, logger=_log)
         admin.create_topics([NewTopic(name, partitions, 1)])[name].result(15)
         try:
             yield name
@@ -94,21 +98,32 @@ def running() -> Iterator[Servers]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def produce_and_consume(bootstrap: str, topic: str, count: int, size: int = 150) -> float:
-    """Produce so many records (acks=all, idempotent) and read them back; returns the seconds that it took."""
-    began = time.perf_counter()
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench", "enable.auto.commit": False})
-    partitions = sorted(consumer.list_topics(topic, 15).topics[topic].partitions)
-    ends = [TopicPartition(topic, each, consumer.get_watermark_offsets(TopicPartition(topic, each))[1]) for each in partitions]
-    consumer.assign(ends)
-    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True, "linger.ms": 0})
-    value = b"x" * size
-    for number in range(count):
-        producer.produce(topic, value, str(number).encode())
-    missing = count
-    while missing:
-        producer.poll(0)
-        missing -= sum(message.error() is None for message in consumer.consume(min(missing, 500), 1.0))
-    producer.flush(15)
-    consumer.close()
-    return time.perf_counter() - began
+class PingPong:
+    """A producer and a consumer of one topic, in this thread. For use by ``with``."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self._topic = topic
+        own = {"bootstrap.servers": bootstrap}
+        self._consumer = Consumer({**own, "group.id": "bench", "enable.auto.commit": False}, logger=_log)
+        self._producer = Producer({**own, "acks": "all", "enable.idempotence": True, "linger.ms": 0}, logger=_log)
+
+    def __enter__(self) -> Self:
+        partitions = self._consumer.list_topics(self._topic, 15).topics[self._topic].partitions
+        self._consumer.assign([TopicPartition(self._topic, each, OFFSET_BEGINNING) for each in partitions])
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._producer.flush(15)
+        self._consumer.close()
+
+    def play(self, count: int, size: int = 150) -> float:
+        """Produce so many records (acks=all, idempotent) and read them back; returns the seconds that it took."""
+        began = time.perf_counter()
+        value = b"x" * size
+        for number in range(count):
+            self._producer.produce(self._topic, value, str(number).encode())
+        missing = count
+        while missing:
+            self._producer.poll(0)
+            missing -= sum(message.error() is None for message in self._consumer.consume(min(missing, 500), 1.0))
+        return time.perf_counter() - began

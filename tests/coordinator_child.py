@@ -1,6 +1,6 @@
 """A coordinator process for tests: ``coordinator_child.py BOOTSTRAP DATABASE NAMESPACE INSTANCE POINT``.
 
-It dies by SIGKILL at ``POINT``, the third time that its loop comes by there with tasks to dispatch or results to
+It dies by SIGKILL (or freezes by SIGSTOP) at ``POINT``, the third time that its loop comes by there with tasks to dispatch or results to
 apply: then there is something before it, something in flight, and something left to do. The points are laid into
 the objects from here: the product has no switch for it. Prints ``ready`` when it owns partitions.
 """
@@ -108,12 +108,48 @@ def after_dispatch(coordinator: Coordinator, fuse: Fuse) -> None:
     coordinator.dispatch = wrapped  # type: ignore[method-assign]
 
 
+def freeze(point: str) -> None:
+    """Stand still, as a paused virtual machine does, until SIGCONT."""
+    os.write(1, f"freezes {point}\n".encode())
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def frozen_before_commit(coordinator: Coordinator, fuse: Fuse) -> None:
+    """With a batch in hand that is committed when it wakes."""
+    commit = coordinator.commit
+
+    def wrapped(prepared: Any) -> Any:
+        if fuse.burn(prepared.batch.runs):
+            freeze(fuse.point)
+            fuse.left = 1 << 62
+        return commit(prepared)
+
+    coordinator.commit = wrapped  # type: ignore[method-assign]
+
+
+def frozen_in_transaction(coordinator: Coordinator, fuse: Fuse) -> None:
+    """With the rows of its partition and its runs locked."""
+    commit = coordinator.commit
+
+    def wrapped(prepared: Any) -> Any:
+        if fuse.burn(prepared.batch.runs):
+            coordinator.store.lock([run.run_id for run in prepared.batch.runs])
+            freeze(fuse.point)
+        return commit(prepared)
+
+    coordinator.commit = wrapped  # type: ignore[method-assign]
+
+
 POINTS: dict[str, Callable[[Coordinator, Fuse], None]] = {
     "after-consume": after_consume,
     "after-tick": after_tick,
     "after-commit": after_commit,
     "mid-dispatch": mid_dispatch,
     "after-dispatch": after_dispatch,
+}
+FREEZES: dict[str, Callable[[Coordinator, Fuse], None]] = {
+    "before-commit": frozen_before_commit,
+    "in-transaction": frozen_in_transaction,
 }
 
 
@@ -127,7 +163,7 @@ def main(bootstrap: str, database: str, namespace: str, instance: str, point: st
     )
     coordinator = open_coordinator(make_app(namespace), settings, Metrics(), config=FAST)
     if point != "none":
-        POINTS[point](coordinator, Fuse(point))
+        (POINTS | FREEZES)[point](coordinator, Fuse(point))
 
     def tell() -> None:
         waiting = threading.Event()

@@ -8,6 +8,7 @@ from ductor_stream.engine.actions import DispatchAttempt
 from ductor_stream.engine.events import AttemptFinished, AttemptTimedOut, Failure
 from ductor_stream.engine.state import Node
 from ductor_stream.ports import AttemptRow
+from ductor_stream.protocol.failures import wire_error
 
 
 def dispatched(run_id: str, action: DispatchAttempt, now: int) -> AttemptRow:

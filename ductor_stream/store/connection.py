@@ -135,20 +135,24 @@ def _open(
     dsn: str, arguments: Mapping[str, Any], options: StoreOptions, settings: Mapping[str, str]
 ) -> OwnedConnection:
     connection: OwnedConnection | None = None
-    own = {
-        **_bounds(options),
-        **settings,
-    }  # set after connecting, so that they win over the connection string (protocol 29)
+    # Set after connecting, so that they win over the connection string (protocol 29).
+    own = {**_bounds(options), **settings}
     try:
         connection = OwnedConnection.connect(dsn, **arguments)
         connection.answer_timeout_s = options.answer_timeout_ms / 1000
         register(connection)
-        connection.execute(sql("own_session"), {"names": Texts(list(own)), "values": Texts(list(own.values()))})
+        apply(connection, own)
     except psycopg.Error as error:
         if connection is not None:
             connection.close()
         raise StoreUnavailable(f"Postgres cannot be reached: {line(error)}") from error
     return connection
+
+
+def apply(connection: Connection[Any], settings: Mapping[str, str]) -> None:
+    """Set these for the rest of the session."""
+    names, values = Texts(list(settings)), Texts(list(settings.values()))
+    connection.execute(sql("own_session"), {"names": names, "values": values})
 
 
 def line(error: BaseException) -> str:
@@ -166,10 +170,11 @@ def translated(error: psycopg.Error) -> Exception:
     state = error.sqlstate or ""
     if state in ("42P01", "42703", "3F000"):
         return SchemaMismatch(f"{line(error)}: run `ductor-stream migrate`")
-    # 08 connection, 25 read-only after a demotion, 40 deadlock, 53 resources, 55 locks, 57 shutdown or time-out, 58 disk
     if not state and not isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         return InvariantViolation(f"the driver was used wrongly: {line(error)}")
-    if not state or state[:2] in ("08", "25", "40", "53", "55", "57", "58"):
+    # 08 connection, 0A a cached plan after a migration, 25 read-only after a demotion, 40 deadlock, 53 resources,
+    # 55 locks, 57 shutdown or time-out, 58 disk: another connection, or another moment, mends it.
+    if not state or state[:2] in ("08", "0A", "25", "40", "53", "55", "57", "58"):
         return StoreUnavailable(f"Postgres refused: {line(error)}")
     if state[:2] in ("28", "42"):
         return StoreUnavailable(f"Postgres does not let us: {line(error)}")

@@ -16,8 +16,10 @@ from ductor_stream.store.columns import Column, Int2, Int4, Int8, Moment, Text, 
 from ductor_stream.store.connection import (
     OwnedConnection,
     StoreOptions,
+    apply,
     lost,
     open_owner,
+    owner_name,
     translated,
 )
 from ductor_stream.store.queries import sql
@@ -83,6 +85,8 @@ class PostgresStore:
         found = Namespace(ns, name, recorded, cluster)
         _check_namespace(found, cluster_id, partitions)
         self._namespace = found
+        with self._asking() as connection:
+            apply(connection, {"application_name": owner_name(name)})
         return found
 
     def take(self, partition: int, token: str) -> Taken:
@@ -136,9 +140,12 @@ class PostgresStore:
             try:
                 connection.execute(sql("lock_partitions"), params)
                 connection.execute(sql("lock_runs"), params)
-            except psycopg.errors.LockNotAvailable as error:
-                committing.roll_back(connection)
-                raise RecordVersionConflict(frozenset(ids)) from error
+            except psycopg.Error as error:
+                if not lost(connection):
+                    committing.roll_back(connection)
+                if isinstance(error, psycopg.errors.LockNotAvailable):
+                    raise RecordVersionConflict(frozenset(ids)) from error
+                raise
 
     def commit(self, batch: Batch) -> int:
         """Write the batch in one statement; returns Postgres's clock in ms at the commit.

@@ -299,4 +299,4 @@ def test_the_session_is_ours_whatever_the_connection_string_says(rig: PostgresRi
     ((name,),) = rig.rows(
         "select application_name from pg_stat_activity where pid = %s", store._connection.info.backend_pid
     )
-    assert name.startswith("ductor-stream owner ")
+    assert name.startswith(f"ductor-stream owner {rig.name} ")
