@@ -35,16 +35,14 @@ def check_chains(database: str, steps: int) -> None:
     assert not odd, f"run {odd[0][0]} of {steps} steps has {odd[0][1]} transitions in {odd[0][2]} transactions"
 
 
-def lateness_s(database: str, due_at: float) -> list[float]:
-    """How long after ``due_at`` (seconds since 1970) the end of each completed sleeper was committed."""
+def lateness_s(database: str, prefix: str, due_at: float) -> list[float]:
+    """How long after ``due_at`` (seconds since 1970) the end of each completed run of that prefix was committed."""
     query = """
-        select extract(epoch from max(pg_xact_commit_timestamp(t.txid::xid)))::float8 - %s
-          from eec_workflow_run r join eec_workflow_transition t
-            on (t.ns, t.run_id, t.record_version) = (r.ns, r.run_id, r.record_version)
-         where r.workflow = 'sleeper' and r.status = 'completed'
-         group by r.run_id
+        select extract(epoch from pg_xact_commit_timestamp(t.txid::xid))::float8 - %s
+          from eec_workflow_run r join eec_workflow_transition t using (ns, run_id, record_version)
+         where starts_with(r.run_id, %s) and r.status = 'completed'
     """
-    return [float(late) for (late,) in _ask(database, query, due_at)]
+    return [float(late) for (late,) in _ask(database, query, due_at, prefix)]
 
 
 def commit_times_s(database: str, run_id: str) -> list[float]:
@@ -56,9 +54,9 @@ def commit_times_s(database: str, run_id: str) -> list[float]:
     return [float(at) for (at,) in _ask(database, query, run_id)]
 
 
-def open_runs(database: str) -> int:
-    """Runs that were taken in and have not ended."""
-    return int(_ask(database, "select count(*) from eec_workflow_run where closed_at is null")[0][0])
+def started_runs(database: str, prefix: str) -> int:
+    """Runs of that prefix that were taken in."""
+    return int(_ask(database, "select count(*) from eec_workflow_run where starts_with(run_id, %s)", prefix)[0][0])
 
 
 def now_s(database: str) -> float:

@@ -25,6 +25,7 @@ class Sizes:
     fanouts: tuple[int, ...] = (1_000, 10_000)
     fanout_workers: tuple[int, ...] = (1, 4)
     sleepers: tuple[int, ...] = (1_000, 50_000)
+    sleeper_starts_per_s: float = 1_500.0
     long_steps: int = 50_000
     edge_steps: int = 500
     idle_runs: int = 100_000
@@ -46,7 +47,8 @@ QUICK = Sizes(
     serial_warm_runs=5,
     fanouts=(100, 1_000),
     fanout_workers=(1, 2),
-    sleepers=(200, 2_000),
+    sleepers=(200, 1_000),
+    sleeper_starts_per_s=200.0,
     long_steps=2_000,
     edge_steps=200,
     idle_runs=3_000,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from bench.accounting import Usage
 
@@ -72,3 +72,8 @@ class Results:
             if f"{best}_{ending}" in self.samples:
                 self.samples[f"{key}_{ending}"] = list(self.samples[f"{best}_{ending}"])
         return best
+
+    def choose_worst(self, key: str, candidates: Iterable[str], better: Literal["higher", "lower"]) -> None:
+        """Make ``key`` the one of ``candidates`` with the worst median."""
+        worst = min if better == "higher" else max
+        self.samples[key] = list(self.samples[worst(candidates, key=lambda each: self.spread(each).median)])

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from bench import report
-from bench.measures import chains, serial
+from bench.measures import chains, fanout, long_run, serial, timers
 from bench.plan import QUICK, Bench, Sizes
 from bench.results import Results
 from bench.servers import running
@@ -16,6 +16,9 @@ MEASURES: dict[str, Callable[[Bench], None]] = {
     "a": chains.saturated,
     "paced": chains.paced,
     "b": serial.serial,
+    "c": fanout.fanout,
+    "d": timers.timers,
+    "e": long_run.long_run,
 }
 """In the order in which they run; names for ``--only``."""
 

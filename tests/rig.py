@@ -15,7 +15,7 @@ from psycopg.rows import dict_row
 from rig_app import make_app
 from rig_rules import check_rules, rule_breaks
 from rig_services import FAST, Child, Running
-from rig_worker import Answer, PlainWorker, doubled
+from rig_worker import Answer, PlainWorker, doubled, quiet
 from support import fresh_name, until
 
 from ductor_stream.config import Settings
@@ -125,8 +125,9 @@ class Rig:
         partitioner = how.pop("partitioner", HOME)
         producer = self._producers.get(partitioner)
         if producer is None:
-            options = {"bootstrap.servers": self.bootstrap, "partitioner": partitioner, "linger.ms": 0}
-            producer = self._producers[partitioner] = Producer(options | {"acks": "all", "enable.idempotence": True})
+            options = {"bootstrap.servers": self.bootstrap, "partitioner": partitioner, "linger.ms": "0"}
+            options |= {"acks": "all", "enable.idempotence": "true"}
+            producer = self._producers[partitioner] = Producer(options, logger=quiet)
         failed: list[Any] = []
         for value in values:
             body = json.dumps(value).encode() if isinstance(value, dict) else value
@@ -150,7 +151,8 @@ class Rig:
     def read(self, topic: str) -> list[Message]:
         """All records of a topic, partition by partition."""
         consumer = Consumer(
-            {"bootstrap.servers": self.bootstrap, "group.id": "unused", "isolation.level": "read_committed"}
+            {"bootstrap.servers": self.bootstrap, "group.id": "unused", "isolation.level": "read_committed"},
+            logger=quiet,
         )
         found: list[Message] = []
         try:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Producer
+
+quiet = logging.getLogger("rig.kafka")
+"""Where the tests' own clients complain about brokers that a test has killed."""
 
 Answer = Callable[[dict[str, Any]], dict[str, Any] | None]
 """What becomes of a task: the fields of its result, or None for silence."""
@@ -40,7 +44,7 @@ class PlainWorker:
         self.effects: Counter[str] = Counter()
         self._answer = answer
         options = {"bootstrap.servers": bootstrap, "reconnect.backoff.max.ms": 500, "topic.metadata.refresh.interval.ms": 1000}
-        self._producer = Producer(options | {"acks": "all", "enable.idempotence": True, "linger.ms": 0})
+        self._producer = Producer(options | {"acks": "all", "enable.idempotence": True, "linger.ms": 0}, logger=quiet)
         self._consumer = Consumer(
             options
             | {
@@ -49,7 +53,8 @@ class PlainWorker:
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",
                 "fetch.wait.max.ms": 20,
-            }
+            },
+            logger=quiet,
         )
         self._consumer.subscribe([queue])
         self._closing = threading.Event()

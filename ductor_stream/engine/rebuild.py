@@ -28,7 +28,11 @@ def rebuild(run_id: str, records: Sequence[Record]) -> RunState:
 def replayed(definition: WorkflowDefinition, header: Header, records: Sequence[Record]) -> Live | Parked:
     """The live workflow after these records, or why today's code does not decide what is recorded."""
     live = start_live(definition, header)
-    problem = _Replay(live).run(header.run_id, records)
+    try:
+        problem = _Replay(live).run(header.run_id, records)
+    except BaseException:
+        live.abandon()
+        raise
     if problem is not None:
         live.abandon()
         return problem

@@ -61,18 +61,16 @@ def tick(
     *,
     live: Live | None = None,
     history: Sequence[Record] = (),
-    execution: int = 1,
 ) -> Tick:
     """Apply events one at a time, in order; the workflow runs to quiescence after each.
 
     ``definitions`` are those that the owner has code for, by (workflow, version). ``history`` holds the
-    records of the current execution, needed where ``live`` is None. ``execution`` numbers the first
-    execution of a run without state. The input is not changed.
+    records of the current execution, needed where ``live`` is None. The input is not changed.
     """
     pass_ = _Pass(definitions, state, live, history)
     try:
         for stamped in events:
-            pass_.apply(run_id, stamped, execution)
+            pass_.apply(run_id, stamped)
     except BaseException:
         pass_.forget()
         raise
@@ -95,12 +93,12 @@ class _Pass:
         self.records: list[Record] = []
         self.kept: list[Record] = []
 
-    def apply(self, run_id: str, stamped: Stamped, execution: int) -> None:
+    def apply(self, run_id: str, stamped: Stamped) -> None:
         event = stamped.event
         if self.draft is None:
             if not isinstance(event, RunStarted):
                 raise InvariantViolation(f"run {run_id} has no state and the event is no start: {type(event).__name__}")
-            self.draft = Draft(first(run_id, event, execution))
+            self.draft = Draft(first(run_id, event, 1))
             facts: list[Held] | None = begin(self.draft, event, stamped.now)
             now = stamped.now
         else:
@@ -172,7 +170,8 @@ class _Pass:
         header = self.draft.header
         definition = self.definitions.get((header.workflow, header.version))
         if definition is None:
-            return Parked("version_missing", f"{header.workflow} version {header.version} is not deployed here")
+            version = f" version {header.version}" if header.version else ""
+            return Parked("version_missing", f"{header.workflow}{version} is not deployed here")
         if self.live is None:
             replayed = self._replay(definition)
             if isinstance(replayed, Parked):

@@ -18,7 +18,8 @@ from ductor_stream.testing import replay_history
 README = Path(__file__).resolve().parents[2] / "README.md"
 
 SHOP = """
-from ductor_stream import App, Run
+from pathlib import Path
+from ductor_stream import App, Run, TerminalError
 
 app = App("shop")
 approved = app.signal("approved", bool)
@@ -33,6 +34,16 @@ async def fulfil(run: Run, order: str) -> str:
     if not await run.wait_signal(approved):
         return "refused"
     return receipt
+
+@app.step()
+def pay(order: str) -> str:
+    if not Path("bank-is-open").exists():
+        raise TerminalError("the bank is closed", type="BankClosed")
+    return f"paid {order}"
+
+@app.workflow()
+async def settle(run: Run, order: str) -> str:
+    return await run.step(pay, order)
 """
 
 

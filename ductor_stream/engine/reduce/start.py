@@ -7,8 +7,8 @@ from ductor_stream.engine.events import Continued, Failure, Parent, RunStarted
 from ductor_stream.engine.state import FORMAT, Begun, Header, Held, RunState, SignalArrived
 
 
-def first(run_id: str, event: RunStarted, execution: int = 1) -> RunState:
-    """The empty state of a run that is about to begin its first execution (higher for a purged run id)."""
+def first(run_id: str, event: RunStarted, execution: int) -> RunState:
+    """The empty state of a run that is about to begin an execution."""
     return RunState(_header(run_id, event, execution, lifecycle_seq=0))
 
 

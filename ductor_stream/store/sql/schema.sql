@@ -188,12 +188,3 @@ create table eec_counter (
     count       bigint not null,
     primary key (ns, partition, workflow, status)
 ) with (fillfactor = 60);
-
--- The execution number of a purged run id, so that an old result cannot fit a new life.
-create table eec_run_tombstone (
-    ns          smallint not null,
-    run_id      text not null,
-    execution   integer not null,
-    purged_at   timestamptz not null,
-    primary key (ns, run_id)
-);

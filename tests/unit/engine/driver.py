@@ -21,7 +21,7 @@ from ductor_stream.engine.events import (
     SignalReceived,
 )
 from ductor_stream.engine.fork import lineage
-from ductor_stream.engine.state import Header, Node, Record, RunState
+from ductor_stream.engine.state import Header, Node, Record, RunState, encode_records
 from ductor_stream.engine.tick import Stamped, Tick, due_events, tick, wake_at
 
 _living: list[Any] = []
@@ -46,7 +46,7 @@ def ticked(*args: Any, **kwargs: Any) -> Tick:
 
 
 class Driver:
-    """One run: its state, its records, and all that its ticks wanted done."""
+    """One run: its state, its records (``entries``: as committed, tick by tick), and all that its ticks wanted done."""
 
     def __init__(self, *definitions: WorkflowDefinition, run_id: str = "r") -> None:
         self.definitions = {(d.name, d.version): d for d in definitions}
@@ -54,6 +54,7 @@ class Driver:
         self.committed: RunState | None = None
         self.live: Any = None
         self.records: list[Record] = []
+        self.entries: list[bytes] = []
         self.actions: list[Any] = []
         self.applied: list[Stamped] = []
 
@@ -116,6 +117,8 @@ class Driver:
         done = ticked(self.definitions, self.run_id, self.committed, events, live=self.live, history=history)
         self.committed, self.live = done.state, done.live
         self.records += done.records
+        if done.records:
+            self.entries.append(encode_records(done.records))
         self.actions += done.actions
         self.applied = [*self.applied, *events]
         return done
