@@ -1,4 +1,4 @@
-# make install | test | demo | clean
+# make install | test | demo | bench | clean
 #
 # A stamp file says that a step is done: a second call does nothing. Paths are relative and quoted by make's
 # own working folder, so that a clone in a folder with spaces works.
@@ -9,7 +9,7 @@ DEPENDENCIES := .venv/stamp-dependencies
 PACKAGE := .venv/stamp-package
 SERVERS := .venv/stamp-servers
 
-.PHONY: install test demo clean
+.PHONY: install test demo bench clean
 
 install: $(SERVERS)
 
@@ -36,6 +36,10 @@ test: install
 
 demo: install
 	$(BIN)/ductor-stream demo
+
+# How fast it is here (bench/README.md); BENCH="--only a,b --repeat 1" measures less.
+bench: install
+	$(BIN)/python -m bench $(BENCH)
 
 clean:
 	rm -rf .venv .ductor build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

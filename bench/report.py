@@ -19,6 +19,7 @@ from bench.targets import TARGETS
 HERE = Path(__file__).parent
 LATEST = HERE / "out" / "latest.json"
 COMMITTED = HERE / "figures.json"
+_WIDTH = 150
 _NEWS = 0.10
 """Differences below this share of the committed figure are the machine's weather."""
 
@@ -29,6 +30,7 @@ def publish(results: Results, *, quick: bool) -> None:
     LATEST.parent.mkdir(exist_ok=True)
     LATEST.write_text(json.dumps(document, indent=1) + "\n")
     console = Console()
+    console = Console(width=max(console.width, _WIDTH))
     console.print(_table(results, _committed()))
     console.print(_others(results))
     if quick:

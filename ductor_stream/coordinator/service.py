@@ -297,6 +297,8 @@ class Coordinator:
             self._sampled_at = now
             if not self.ownership.store_down:
                 self.clock.observe(self.store.ping())
+            elif not self.ownership.waiting():
+                self.ownership.reconnect()  # who waits for a partition does that anyway
 
     def _topic_counts(self) -> Mapping[str, int]:
         """Partition counts; while Kafka is away, those that were known last."""

@@ -47,8 +47,8 @@ def decide(draft: Draft, decisions: Sequence[AnyDecision]) -> None:
                 pass
             case ViewSet(view):
                 header.view = view
-            case ContinuedAsNew(input, version):
-                draft.continued = draft.continue_as_new(input, version, now)
+            case ContinuedAsNew():
+                draft.continued = draft.continue_as_new(decision, now)
             case Completed(result):
                 header.result = result
                 draft.close("complete", now)

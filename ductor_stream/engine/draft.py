@@ -13,7 +13,7 @@ from ductor_stream.engine.actions import (
     TellParent,
 )
 from ductor_stream.engine.events import CarriedSignal, ChildFinished, Continued, Failure, Parent
-from ductor_stream.engine.state import Header, Node, RunState
+from ductor_stream.engine.state import ContinuedAsNew, Header, Node, RunState
 from ductor_stream.engine.transitions import Trigger, moved
 from ductor_stream.errors import InvariantViolation
 
@@ -126,7 +126,7 @@ class Draft:
         told = ChildFinished(parent.execution, parent.node_id, header.run_id, status, result, failure)
         self.actions.append(TellParent(parent, header.execution, told))
 
-    def continue_as_new(self, input: bytes, version: str, now: int) -> Continued:
+    def continue_as_new(self, asked: ContinuedAsNew, now: int) -> Continued:
         """End this execution and begin the next: nothing is awaited any more, untaken signals move along."""
         header = self.header
         for node_id in list(self.state.nodes):
@@ -135,12 +135,13 @@ class Draft:
         signals = [CarriedSignal(s.signal_id, s.name, s.payload) for s in self.state.signals]
         return Continued(
             header.workflow,
-            version or header.version,
-            input,
+            asked.version or header.version,
+            asked.input,
             signals,
             header.run_due_at,
             header.context,
             header.parent,
+            header.cancel_requested and not asked.cancel_heard,
         )
 
     def all_actions(self) -> list[Action]:

@@ -73,6 +73,7 @@ class Continued(Event, frozen=True, tag="continued"):
     run_due_at: int | None
     context: dict[str, str]
     parent: Parent | None
+    cancel_requested: bool = False
 
 
 class Forked(Event, frozen=True, tag="forked"):

@@ -171,10 +171,14 @@ class ViewSet(Decision, frozen=True, tag="view"):
 
 
 class ContinuedAsNew(Decision, frozen=True, tag="continue"):
-    """The workflow ends this execution and asks for the next one; an empty ``version`` keeps the version."""
+    """The workflow ends this execution and asks for the next one; an empty ``version`` keeps the version.
+
+    ``cancel_heard``: a cancel of the run had reached the code. One that had not is told to the next execution.
+    """
 
     input: bytes
     version: str
+    cancel_heard: bool = False
 
 
 class Completed(Decision, frozen=True, tag="completed"):

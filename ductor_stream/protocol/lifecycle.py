@@ -106,7 +106,7 @@ def event_data(run_id: str, workflow: str, version: str, action: EmitLifecycle, 
         error=wire_error(action.failure) if action.failure else None,
         reason=None if rejected else clean(action.reason, MAX_REASON) or None,
         command_id=action.about if rejected and not starts else None,
-        start_id=action.about if rejected and starts else None,
+        start_id=action.about or None if action.type == "run.started" or (rejected and starts) else None,
         code=action.reason if rejected else None,
     )
     raw = _encoder.encode(data)

@@ -17,6 +17,7 @@ from ductor_stream.ports import LocalWorkers
 from ductor_stream.protocol.inbound import InboundDecoder
 from ductor_stream.protocol.outbound import Encoder
 from ductor_stream.protocol.registry import ConfluentRegistry
+from ductor_stream.protocol.topics import Topics
 from ductor_stream.protocol.worker import WorkerCodec
 from ductor_stream.store import migrate
 from ductor_stream.store.postgres import PostgresStore
@@ -42,44 +43,66 @@ def open_coordinator(
 
     Raises InvalidConfig, SchemaMismatch, TopicsNotReady, StoreUnavailable, LogUnavailable.
     """
-    topics = settings.topics(app.namespace)
     dsn = settings.need_database()
     migrate.check(dsn)
-    log = KafkaLog(
-        KafkaLogConfig(
-            bootstrap=settings.need_kafka(),
-            topics=topics,
-            options=settings.kafka,
-            instance_id=settings.kafka_instance_id,
-            protocol=settings.kafka_protocol,
-        )
-    )
+    log = KafkaLog(log_config(app, settings))
     try:
-        partitions = require_topics(app, settings, log.partition_counts())
-        store = PostgresStore(dsn)
-        namespace = store.namespace(topics.namespace, cluster_id(admin_config(app, settings)), partitions)
-        definitions = definitions_of(app)
-        store.declare(definitions.declared())
+        return _coordinator(app, settings, metrics, log, local, config or CoordinatorConfig())
     except BaseException:
         log.close()
         raise
-    clock = StoreClock()
-    clock.observe(store.ping())
-    registry = ConfluentRegistry(settings.schema_registry) if settings.schema_registry else None
+
+
+def log_config(app: App, settings: Settings) -> KafkaLogConfig:
+    """How the coordinator's log is opened. Raises InvalidConfig."""
+    return KafkaLogConfig(
+        bootstrap=settings.need_kafka(),
+        topics=settings.topics(app.namespace),
+        options=settings.kafka,
+        instance_id=settings.kafka_instance_id,
+        protocol=settings.kafka_protocol,
+    )
+
+
+def _coordinator(
+    app: App,
+    settings: Settings,
+    metrics: Metrics,
+    log: KafkaLog,
+    local: LocalWorkers | None,
+    config: CoordinatorConfig,
+) -> Coordinator:
+    topics = settings.topics(app.namespace)
+    partitions = require_topics(app, settings, log.partition_counts())
+    definitions = definitions_of(app)
+    store = PostgresStore(settings.need_database())
+    try:
+        namespace = store.namespace(topics.namespace, cluster_id(admin_config(app, settings)), partitions)
+        store.declare(definitions.declared())
+        clock = StoreClock()
+        clock.observe(store.ping())
+    except BaseException:
+        store.close()
+        raise
     return Coordinator(
-        config or CoordinatorConfig(),
+        config,
         definitions,
         topics,
         (store, log, clock, local),
-        (
-            InboundDecoder(topics, registry),
-            Encoder(topics, format=settings.encoding, registry=registry),
-            WorkerCodec(settings.encoding, registry),
-        ),
+        _codecs(topics, settings),
         metrics,
         partitions=namespace.partitions,
         new_token=lambda: str(uuid.uuid4()),
         jitter=random.random,
+    )
+
+
+def _codecs(topics: Topics, settings: Settings) -> tuple[InboundDecoder, Encoder, WorkerCodec]:
+    registry = ConfluentRegistry(settings.schema_registry) if settings.schema_registry else None
+    return (
+        InboundDecoder(topics, registry),
+        Encoder(topics, format=settings.encoding, registry=registry),
+        WorkerCodec(settings.encoding, registry),
     )
 
 

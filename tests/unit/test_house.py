@@ -98,7 +98,9 @@ def test_the_repository_stands_alone() -> None:
             assert not found, f"{path.relative_to(ROOT)}:{number} names {found.group() if found else ''}"
 
 
-UNFINISHED = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X)\b|raise NotImplemented" + r"Error|pragma: no " + r"cover")
+UNFINISHED = re.compile(
+    r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X)\b|raise NotImplemented" + r"Error|pragma: no " + r"cover"
+)
 SKIPPED = re.compile(r"pytest\.mark\.(skip|xfail)|pytest\.skip\(|flaky|reruns")
 
 

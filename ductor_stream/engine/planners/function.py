@@ -183,13 +183,16 @@ class FunctionLive:
                 return Cancelled()
             error = cancelled
         if isinstance(error, ContinueAsNew):
-            return ContinuedAsNew(error.input, error.version)
+            return ContinuedAsNew(error.input, error.version, self._cancel_heard)
         if error is not None:
             return ending(error, self.definition)
         try:
-            return Completed(values.limited(values.encode(root.result()), "result"))
+            name = f"result of {self.definition.name}"
+            raw = values.limited(values.encode(root.result(), name), name)
+            values.decode(raw, self.definition.output_type, name)
+            return Completed(raw)
         except (InvalidValue, PayloadTooLarge) as problem:
-            return Parked("bug", f"result of {self.definition.name}: {problem}", self.definition.digest)
+            return Parked("bug", str(problem), self.definition.digest)
 
     def _diverged(self, problem: str) -> Parked:
         return Parked("nondeterminism", problem, self.definition.digest)

@@ -101,7 +101,7 @@ class Run:
         # Seeded by the run's identity: every replay draws the same numbers (R2).
         self.random = Random(f"{live.info.run_id}/{live.info.execution}")
 
-    def step(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+    def step(self, step: Step[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """Run a step on its queue and await its result. Nothing is dispatched until this is awaited or made a task.
 
         Raises StepError (StepTimeout, StepCancelled) when it failed for good; InvalidValue when an argument

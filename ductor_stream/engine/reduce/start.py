@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ductor_stream.engine.draft import Draft
 from ductor_stream.engine.events import Continued, Failure, Parent, RunStarted
-from ductor_stream.engine.state import FORMAT, Begun, Header, Held, RunState, SignalArrived
+from ductor_stream.engine.state import FORMAT, Begun, CancelRequested, Header, Held, RunState, SignalArrived
 
 
 def first(run_id: str, event: RunStarted, execution: int) -> RunState:
@@ -18,7 +18,7 @@ def begin(draft: Draft, event: RunStarted, now: int) -> list[Held]:
     header.started_at = header.now = now
     if event.run_timeout_ms is not None:
         header.run_due_at = now + event.run_timeout_ms
-    draft.emit("run.started", now=now)
+    draft.emit("run.started", now=now, about=event.start_id)
     return [Held(now, Begun())]
 
 
@@ -47,6 +47,9 @@ def next_execution(old: Header, event: Continued, execution: int, now: int) -> R
     state.header.run_due_at = event.run_due_at
     state.signals = [SignalArrived(s.signal_id, s.name, s.payload) for s in event.signals]
     state.held = [Held(now, Begun()), *(Held(now, signal) for signal in state.signals)]
+    if event.cancel_requested:
+        state.header.cancel_requested = True
+        state.held.append(Held(now, CancelRequested("asked before the run continued as new")))
     return state
 
 

@@ -8,11 +8,11 @@ from typing import Any, get_args
 import pytest
 
 from ductor_stream.engine.actions import DispatchAttempt, EmitLifecycle
-from ductor_stream.engine.events import CommandKind, Condemned, OnConflict, Redeployed, RunStarted
+from ductor_stream.engine.events import CommandKind, Condemned, OnConflict, Redeployed, RunStarted, SignalReceived
 from ductor_stream.engine.state import CLOSED, Status
 from ductor_stream.engine.tick import Stamped
 from unit.engine.driver import Driver
-from unit.engine.programs import STEPS, workflow
+from unit.engine.programs import SIGNALS, STEPS, workflow
 from unit.engine.test_transitions import in_status, waits
 
 OPEN = sorted(set(get_args(Status)) - CLOSED)
@@ -118,6 +118,42 @@ def test_a_cancel_waits_until_the_run_goes_on(status: str) -> None:
 async def _awaits_twice(run: Any) -> Any:
     await run.step(STEPS["a"], 1)
     return await run.step(STEPS["b"], 2)
+
+
+@pytest.mark.parametrize("hold_up", [False, True])
+def test_a_cancel_is_not_lost_when_the_run_continues_as_new_before_it_hears_of_it(hold_up: bool) -> None:
+    async def counts(run: Any) -> None:
+        await run.wait_signal(SIGNALS["x"])
+        run.continue_as_new()
+
+    driver = Driver(workflow(counts))
+    driver.start()
+    if hold_up:
+        driver.order("pause")
+    else:
+        driver.apply(*(Stamped(2_000, SignalReceived(f"s{n}", "x", b"1")) for n in range(3)))
+    driver.send("x")
+    driver.order("cancel")
+    if hold_up:
+        driver.order("resume")
+    while driver.status == "running":
+        assert driver.state.held, "it waits for nothing else"
+        driver.pass_time()
+    assert driver.status == "cancelled"
+
+
+def test_a_cancel_that_was_heard_does_not_haunt_the_next_execution() -> None:
+    async def moves_on(run: Any) -> None:
+        try:
+            await run.wait_signal(SIGNALS["x"])
+        except asyncio.CancelledError:
+            run.continue_as_new()
+
+    driver = Driver(workflow(moves_on))
+    driver.start()
+    driver.order("cancel")
+    driver.pass_time()
+    assert (driver.header.execution, driver.status, driver.header.cancel_requested) == (2, "running", False)
 
 
 # -- condemned ------------------------------------------------------------------------------

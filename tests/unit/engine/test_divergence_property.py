@@ -38,7 +38,7 @@ def _same_decisions(recorded: list[Record], fresh: list[Record]) -> bool:
     return [msgspec.msgpack.encode(r) for r in recorded] == [msgspec.msgpack.encode(r) for r in fresh]
 
 
-@examples(250)
+@examples(200)
 @given(programs, st.integers(0, 5), leaves, choices)
 @abandoning()
 def test_a_run_is_suspended_exactly_when_the_new_code_would_have_decided_otherwise(

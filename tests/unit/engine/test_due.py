@@ -58,7 +58,11 @@ def node(**more: Any) -> Node:
         (node(options=StepOptions()), None, None),
         (node(options=StepOptions(schedule_to_close_ms=50)), 1_050, 1_050),
         (node(options=StepOptions(schedule_to_start_ms=30), dispatched_at=2_000), 2_030, 2_030),
-        (node(options=StepOptions(schedule_to_start_ms=30, schedule_to_close_ms=20), dispatched_at=1_000), 1_020, 1_020),
+        (
+            node(options=StepOptions(schedule_to_start_ms=30, schedule_to_close_ms=20), dispatched_at=1_000),
+            1_020,
+            1_020,
+        ),
         (node(options=StepOptions(schedule_to_start_ms=30), status="backoff", due_at=1_500), 1_500, None),
         (node(options=StepOptions(schedule_to_close_ms=50), status="backoff", due_at=1_040), 1_040, 1_050),
         (node(options=StepOptions(schedule_to_close_ms=50), status="backoff", due_at=1_060), 1_050, 1_050),

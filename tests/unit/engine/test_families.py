@@ -89,7 +89,9 @@ def test_a_child_that_ends_otherwise_raises(status: str) -> None:
     assert values.decode(driver.state.header.result or b"", Any) == [status, "Oops", "r/1/1"]
 
 
-@pytest.mark.parametrize(("policy", "expected"), [("cancel", ["cancel"]), ("terminate", ["terminate"]), ("abandon", [])])
+@pytest.mark.parametrize(
+    ("policy", "expected"), [("cancel", ["cancel"]), ("terminate", ["terminate"]), ("abandon", [])]
+)
 def test_no_child_is_left_under_a_closed_parent_unless_abandoned(policy: Any, expected: list[str]) -> None:
     async def waits(run: Any) -> Any:
         return await run.child(OTHER, 1, parent_close=policy)

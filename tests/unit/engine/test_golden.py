@@ -38,7 +38,9 @@ from unit.engine.programs import workflow
 
 FILES = sorted(GOLDEN.glob("*/*.bin"))
 NEWEST = [path for path in FILES if path.parent == CURRENT]
-REMEDY = "stored bytes have changed: readers of this release cannot rely on the last one's; raise FORMAT or mend the code"
+REMEDY = (
+    "stored bytes have changed: readers of this release cannot rely on the last one's; raise FORMAT or mend the code"
+)
 FUNCTIONS = {"completed": fulfil, "continued_and_retried": counts, "suspended_by_a_bug": buggy()}
 
 

@@ -85,7 +85,7 @@ def _decided(driver: Driver, since: int) -> list[AnyDecision]:
 
 
 @pytest.mark.parametrize(("hold_up", "let_go"), [(_pause, _resume), (_withdraw_code, _bring_code)])
-@examples(120)
+@examples(100)
 @given(programs, choices, choices)
 @abandoning()
 def test_what_came_meanwhile_is_heard_in_its_order_and_at_its_time(
@@ -114,7 +114,7 @@ def test_what_came_meanwhile_is_heard_in_its_order_and_at_its_time(
     assert held.state.held == []
 
 
-@examples(80)
+@examples(60)
 @given(programs, choices, st.lists(st.integers(1, 6), min_size=1, max_size=4))
 @abandoning()
 def test_a_pause_and_a_resume_with_nothing_between_leave_no_trace(

@@ -84,7 +84,7 @@ parts = st.text(alphabet="ab/%2F15.", min_size=1, max_size=6)
 identities = st.tuples(parts, parts, st.integers(1, 3), parts)
 
 
-@examples(500)
+@examples(200)
 @given(identities, identities)
 def test_two_nodes_never_share_a_key(one: tuple[str, str, int, str], other: tuple[str, str, int, str]) -> None:
     """R7: else one's charge would be taken for the other's."""

@@ -52,7 +52,7 @@ def _again(lived: Driver, batches: Sequence[tuple[int, bool]]) -> Driver:
     return other
 
 
-@examples(250)
+@examples(150)
 @given(programs, choices, st.lists(st.tuples(st.integers(1, 5), st.booleans()), min_size=1, max_size=4))
 @abandoning()
 def test_batching_and_cache_loss_change_nothing(
@@ -66,7 +66,7 @@ def test_batching_and_cache_loss_change_nothing(
     assert _wanted(other) == _wanted(lived)
 
 
-@examples(150)
+@examples(100)
 @given(programs, choices)
 @abandoning()
 def test_records_rebuild_the_state(program: Any, chosen: list[int]) -> None:

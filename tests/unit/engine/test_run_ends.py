@@ -51,7 +51,12 @@ FAILS: list[tuple[BaseException, str, str, str]] = [
     (OutOfStock("none left"), "user", "OutOfStock", "none left"),
     (SoldOut("none left"), "user", "SoldOut", "none left"),
     (ExceptionGroup("both", [step_error(), TerminalError("no")]), "user", "CardDeclined", "declined"),
-    (ExceptionGroup("deep", [ExceptionGroup("", [TerminalError("no")]), OutOfStock("x")]), "user", "TerminalError", "no"),
+    (
+        ExceptionGroup("deep", [ExceptionGroup("", [TerminalError("no")]), OutOfStock("x")]),
+        "user",
+        "TerminalError",
+        "no",
+    ),
     (TerminalError("lone \ud800"), "user", "TerminalError", "lone ?"),
     (TerminalError("x" * 100_000), "user", "TerminalError", "x" * 16_384),
 ]
