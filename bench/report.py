@@ -18,6 +18,7 @@ from bench.targets import TARGETS
 
 HERE = Path(__file__).parent
 LATEST = HERE / "out" / "latest.json"
+QUICK = HERE / "out" / "quick.json"
 COMMITTED = HERE / "figures.json"
 _WIDTH = 150
 _NEWS = 0.10
@@ -25,19 +26,19 @@ _NEWS = 0.10
 
 
 def publish(results: Results, *, quick: bool) -> None:
-    """Write ``latest.json`` and the plot, print the table. Nothing that was not measured is in it."""
-    document = _document(results, quick)
-    LATEST.parent.mkdir(exist_ok=True)
-    LATEST.write_text(json.dumps(document, indent=1) + "\n")
-    console = Console()
-    console = Console(width=max(console.width, _WIDTH))
+    """Write ``latest.json`` (``quick.json``), print the table. Nothing that was not measured is in it."""
+    path = QUICK if quick else LATEST
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(_document(results, quick), indent=1) + "\n")
+    console = Console(width=max(Console().width, _WIDTH))
     console.print(_table(results, _committed()))
-    console.print(_others(results))
+    if others := _others(results):
+        console.print(others)
     if quick:
         console.print("[yellow]--quick: these figures mean nothing[/]")
     for warning in dict.fromkeys(results.warnings):
         console.print(f"[yellow]doubtful:[/] {warning}")
-    console.print(f"written: {LATEST}")
+    console.print(f"written: {path}")
 
 
 def _document(results: Results, quick: bool) -> dict[str, Any]:
@@ -99,7 +100,7 @@ def _table(results: Results, committed: dict[str, Any]) -> Table:
     return table
 
 
-def _others(results: Results) -> Table:
+def _others(results: Results) -> Table | None:
     """Figures without a target: shapes, floors, sizes."""
     table = Table(title="further figures", title_justify="left")
     for name in ("key", "median", "least … most"):
@@ -109,7 +110,7 @@ def _others(results: Results) -> Table:
         if key not in named:
             spread = results.spread(key)
             table.add_row(key, _shown(spread.median), f"{_shown(spread.least)} … {_shown(spread.most)}")
-    return table
+    return table if table.row_count else None
 
 
 def _shown(value: float) -> str:

@@ -34,7 +34,7 @@ POSTGRES_SETTINGS = {
 }
 _WARMING_BATCH = 2_000
 _log = logging.getLogger("bench.kafka")
-"""What librdkafka says of a broker that just starts is of no interest; without a logger it goes to stderr."""
+_log.setLevel(logging.ERROR)  # what librdkafka has to say of a broker that just starts is of no interest
 
 
 @dataclass(frozen=True)

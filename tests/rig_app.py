@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 from typing import Any
 
 from ductor_stream import App, Retry, Run, StepError
@@ -63,5 +64,10 @@ def make_app(namespace: str) -> App:
     async def hasty(run: Run) -> str:
         """Has 0.3 s, and waits for ever."""
         return await run.wait_signal(word)
+
+    @app.workflow
+    async def deadly(run: Run, x: int) -> int:
+        """Takes its owner along, whoever that is: a segmentation fault."""
+        return x + len(ctypes.string_at(0))
 
     return app

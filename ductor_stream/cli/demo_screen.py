@@ -18,6 +18,7 @@ from ductor_stream.cli.demo_fleet import Member
 _LINE_EVERY_S = 2.0
 """Where there is no terminal, a line this often: enough for a log, too few to bury it."""
 _BAR_WIDTH = 40
+_FAULTS_TOLD = 20
 _GLYPHS = {"running": ("●", "green"), "killed": ("✗", "red")}
 
 
@@ -116,7 +117,7 @@ class Outcome(msgspec.Struct):
             "latency_p99_s": self.latency.p99,
             "seconds": round(self.seconds, 1),
             "checks": {check.claim: check.holds for check in self.checks},
-            "faults": [fault for check in self.checks for fault in check.faults],
+            "faults": [fault for check in self.checks for fault in check.faults][:_FAULTS_TOLD],
         }
 
 

@@ -38,8 +38,8 @@ ORDERS_PER_S = 60
 KILL_AT = 0.4
 """The share of completed orders at which processes are killed."""
 READY_WITHIN_S = 30.0
-DONE_WITHIN_S = 120.0
-"""A fleet that needs longer after the last order has lost something."""
+STALLED_S = 45.0
+"""Without any change for so long (a take-over lasts some seconds, a lost worker's attempts ten) something is broken."""
 _LOOK_EVERY_S = 0.2
 _MOST_AT_ONCE = 9
 """Demos that may run side by side in one project: each has servers of its own, some 600 MB."""
@@ -156,10 +156,12 @@ class Story:
         self._screen.begin()
         thread = threading.Thread(target=self._produce, name="demo-orders", daemon=True)
         thread.start()
-        deadline = time.monotonic() + len(self._orders) / ORDERS_PER_S + DONE_WITHIN_S
+        moved_at = time.monotonic()
         with psycopg.connect(self._settings.need_database(), autocommit=True) as connection:
-            while time.monotonic() < deadline:
-                self._now.progress = progress(connection, self.namespace)
+            while time.monotonic() < moved_at + STALLED_S and not self._fleet.fallen():
+                seen = progress(connection, self.namespace)
+                if seen != self._now.progress:
+                    self._now.progress, moved_at = seen, time.monotonic()
                 self._screen.draw(self._now)
                 if self._now.produced == self._now.orders and self._now.progress.closed >= self._now.orders:
                     break

@@ -14,6 +14,7 @@ from typing import TypeVar
 import prometheus_client
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
+from ductor_stream.cli.hangs import DeadMansSwitch
 from ductor_stream.config import Settings
 from ductor_stream.errors import LogUnavailable, StoreUnavailable
 from ductor_stream.telemetry import logs
@@ -126,17 +127,19 @@ def run_process(settings: Settings, build: Build, ready: Callable[[CollectorRegi
         services = connected(lambda: build(registry), stop)
         if services is None:
             return
-        group = Group(services)
+        group, switch = Group(services), DeadMansSwitch()
         health.ask(group.ready)
         group.start()
         _log.info("running", services=[service.name for service in services], health_port=health.port)
         try:
             while not stop.wait(_LOOK_EVERY_S) and not group.wait(0):
+                switch.hold(group.ticking_for())
                 if ready is not None and not group.ready() and ready(registry):
                     ready = None
         finally:
             _log.info("stopping")
             group.stop()
+            switch.release()
     _log.info("stopped")
 
 

@@ -30,11 +30,10 @@ class Deadlines:
         ports: tuple[EventLog, Clock],
         memory: tuple[RunCache, Timers, Heartbeats],
         metrics: Metrics,
-        batch_limit: int,
     ) -> None:
         self._log, self._clock = ports
         self._cache, self._timers, self._heartbeats = memory
-        self._metrics, self._limit = metrics, batch_limit
+        self._metrics = metrics
         self._ends: dict[int, int | None] = {}
         """Where results end by partition, asked at most once a turn: each question may take seconds when Kafka is away."""
 
@@ -42,12 +41,12 @@ class Deadlines:
         """When something comes due (ms)."""
         return min((at for at in (self._timers.next_at(), self._heartbeats.next_at()) if at is not None), default=None)
 
-    def take(self, work: Work, owned: Mapping[int, Owned]) -> None:
+    def take(self, work: Work, owned: Mapping[int, Owned], limit: int) -> None:
         """Add due timers and time-outs."""
         now = self._clock.now()
         self._ends.clear()
         self._timers.refresh(now)
-        due = self._timers.due(now, self._limit)
+        due = self._timers.due(now, limit)
         if due:
             runs = self._cache.load(run_id for _, _, run_id in due)
             for at, partition, run_id in due:

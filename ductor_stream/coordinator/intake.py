@@ -53,12 +53,14 @@ class Intake:
         self._config, self._inbound = config, topics.inbound_names
         self._store, self._log, self._clock, self._local = ports
         self._decoder, self._encoder, self._letters = codec
-        self._deadlines = Deadlines((self._log, self._clock), memory, metrics, config.batch_limit)
+        self._deadlines = Deadlines((self._log, self._clock), memory, metrics)
         self._metrics = metrics
         self._n = partitions
         self._hinted: set[int] = set()
         self._swept_at = 0.0
         self._local_wait = config.local_poll_s
+        self.limit = config.batch_limit
+        """How many inputs to take at a time: 1 while somebody looks for a run that kills its owner."""
 
     def hint(self, partitions: Iterable[int]) -> None:
         """These partitions' inboxes have something."""
@@ -71,15 +73,16 @@ class Intake:
     def take(self, owned: Mapping[int, Owned], until: float | None) -> Work:
         """Wait for work, at most until that monotonic time, and take a batch of it."""
         work = Work()
-        self._deadlines.take(work, owned)
-        self._take_inbox(work, owned)
+        self._deadlines.take(work, owned, self.limit)
+        if self.limit > 1 or work.empty():
+            self._take_inbox(work, owned)
         self._take_local(work, owned, 0.0)
         wait = 0.0 if not work.empty() else self._wait(until)
         if self._local is not None and self._local.busy() and wait > 0:
             self._take_local(work, owned, min(wait, self._local_wait))
             wait = 0.0
             self._local_wait = self._config.local_poll_s if work.entries else min(self._local_wait * 1.5, 0.02)
-        records = self.poll(wait)
+        records = self.poll(wait) if self.limit > 1 or work.empty() else []
         self._let_go(work, owned)
         for gap in self._log.gaps():
             self._audit(work, owned, gap)
@@ -90,7 +93,7 @@ class Intake:
     def poll(self, wait: float) -> list[Received]:
         """Without Kafka, timers and local attempts go on: what they decide waits in the outbox."""
         try:
-            return self._log.poll(wait, self._config.batch_limit)
+            return self._log.poll(wait, self.limit)
         except LogUnavailable as error:
             self._metrics.outages["kafka"].inc()
             _log.warning("kafka away", error=str(error))
@@ -198,8 +201,9 @@ class Intake:
             self._swept_at = now
             self._hinted.update(owned)
         for partition in sorted(self._hinted & owned.keys()):
-            rows = self._store.inbox(partition, self._config.inbox_limit, self._clock.now())
-            if len(rows) < self._config.inbox_limit:
+            limit = min(self._config.inbox_limit, self.limit)
+            rows = self._store.inbox(partition, limit, self._clock.now())
+            if len(rows) < limit:
                 self._hinted.discard(partition)
             for row in rows:
                 work.consumed.append((partition, row.id))

@@ -17,9 +17,20 @@ class Readiness:
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
         self._turned_at = coordinator.clock.monotonic()
+        self._ticking_since: float | None = None
+
+    def ticking(self, begins: bool) -> None:
+        """Ticks of a batch begin or end: workflow code runs in between."""
+        self._ticking_since = self._coordinator.clock.monotonic() if begins else None
+
+    def ticking_for(self) -> float:
+        """For how many seconds the ticks of the current batch have been running; 0 between batches."""
+        since = self._ticking_since
+        return 0.0 if since is None else self._coordinator.clock.monotonic() - since
 
     def turned(self) -> None:
         """The loop has come round."""
+        self._ticking_since = None
         self._turned_at = self._coordinator.clock.monotonic()
 
     def reasons(self) -> list[str]:

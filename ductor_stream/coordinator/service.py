@@ -21,6 +21,7 @@ from ductor_stream.coordinator.intake import Intake
 from ductor_stream.coordinator.letters import DeadLetters
 from ductor_stream.coordinator.ownership import Owned, Ownership
 from ductor_stream.coordinator.readiness import Readiness
+from ductor_stream.coordinator.suspects import Suspects
 from ductor_stream.coordinator.takeover import TakeOver
 from ductor_stream.coordinator.ticking import Ticker
 from ductor_stream.coordinator.timers import Timers
@@ -75,12 +76,15 @@ class Coordinator:
         letters = DeadLetters(topics, encoder, metrics)
         memory = (self.cache, self.timers, self.heartbeats)
         self.intake = Intake(config, topics, ports, (decoder, encoder, letters), memory, metrics, partitions)
-        self.ticker = Ticker(config, definitions, (self.store, self.clock), (self.cache, self.heartbeats), (decoder, letters), metrics)
+        self.suspects = Suspects(config, self.store)
+        beats = (self.cache, self.heartbeats)
+        clocked = (self.store, self.clock)
+        self.ticker = Ticker(config, definitions, clocked, beats, (decoder, letters), metrics, self.suspects)
         self.undelivered = Undelivered(config, topics, (self.log, self.clock), (letters, tasks), metrics)
         outgoing = (self.dispatcher, self.heartbeats, self.undelivered)
         self.committer = Committer(config, topics, encoder, self.local, outgoing, metrics, partitions)
         self.conflicts = Conflicts(config, self.store, self.clock, letters, metrics, jitter)
-        self.expiry = Expiry(config, (self.store, self.clock), letters)
+        self.expiry = Expiry(config, clocked, letters)
         speech = (encoder, tasks, letters)
         self.takeover = TakeOver(config, definitions, topics, ports, speech, memory, self.dispatcher, metrics, partitions)
         self.readiness = Readiness(self)
@@ -139,6 +143,7 @@ class Coordinator:
         self._sample()
         self.ownership.settle()
         self.ownership.retake(self.takeover.watch(self.ownership.owned))
+        self.intake.limit = self.suspects.limit
         work = self._rest() if self._crowded() else self.intake.take(self.ownership.owned, self.ownership.next_due())
         self.undelivered.take(work, self.ownership.owned, self.dispatcher)
         self.takeover.take(work, self.ownership.owned)
@@ -175,8 +180,11 @@ class Coordinator:
     def tick(self, work: Work, entries: Sequence[Entry]) -> Prepared:
         """Load the runs concerned, tick each over its inputs, and put together what is to be committed."""
         forking = frozenset(entry.run_id for entry in entries if entry.forks)
+        self.suspects.note(entries, self.ownership.owned)
+        self.readiness.ticking(True)
         runs = self.cache.load({entry.run_id: None for entry in entries}, forking)
         ticked = self.ticker.tick_all(work, entries, runs)
+        self.readiness.ticking(False)
         self.metrics.ticks.inc(len(ticked))
         try:
             return self.committer.prepare(work, ticked, self.ownership.owned, self._topic_counts(), self.clock.now())
@@ -212,6 +220,7 @@ class Coordinator:
         for heard in prepared.heard:
             self.heartbeats.hear(heard.open, heard.options)
         self.dispatcher.discharge(prepared.discharged)
+        self.suspects.survived([run.run_id for run in prepared.batch.runs], self.ownership.owned)
         self.intake.hint(row.partition for row in prepared.batch.inbox if row.not_before is None)
         self._measure(prepared)
 
@@ -233,6 +242,7 @@ class Coordinator:
     # -- partitions come and go (ownership.Owner) -------------------------------------------
 
     def taken(self, owned: Owned, found: Taken, recreated: list[str]) -> None:
+        self.suspects.taken(found)
         self.dispatcher.open(owned.partition, owned.confirmed)
         self.intake.hint([owned.partition])
         self.takeover.begin(owned, found, recreated)

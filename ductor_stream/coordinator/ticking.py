@@ -11,6 +11,7 @@ from ductor_stream.coordinator.config import CoordinatorConfig
 from ductor_stream.coordinator.definitions import Definitions
 from ductor_stream.coordinator.heartbeats import Heartbeats
 from ductor_stream.coordinator.letters import DeadLetters
+from ductor_stream.coordinator.suspects import Suspects
 from ductor_stream.coordinator.work import Entry, Ticked, Work
 from ductor_stream.engine.events import (
     AnyEvent,
@@ -45,7 +46,9 @@ class Ticker:
         memory: tuple[RunCache, Heartbeats],
         codec: tuple[InboundDecoder, DeadLetters],
         metrics: Metrics,
+        suspects: Suspects,
     ) -> None:
+        self._suspects = suspects
         self._config, self._definitions = config, definitions
         self._store, self._clock = ports
         self._cache, self._heartbeats = memory
@@ -132,7 +135,14 @@ class Ticker:
             stamped,
             live=before.live,
             history=before.history,
+            parked=self._suspects.parked(ticked.run_id, self._digest(before, stamped)),
         )
+
+    def _digest(self, before: Cached, stamped: list[Stamped]) -> str:
+        first = stamped[0].event
+        about = before.state.header if before.state is not None else first if isinstance(first, RunStarted) else None
+        definition = self._definitions.find(about.workflow, about.version) if about is not None else None
+        return definition.digest if definition is not None else ""
 
     def _pinned(self, event: RunStarted) -> RunStarted:
         """A start without a version gets the last one declared here; the run keeps it, and the timeout declared with it."""

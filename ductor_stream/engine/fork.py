@@ -46,12 +46,18 @@ def fork_for(command: CommandReceived, header: Header, history: Sequence[Record]
         upto = _creation(history, command.to_node or "")
     if upto < 1:
         return "node_not_found" if command.kind == "reset" else "nothing_to_retry"
-    signals = [
-        CarriedSignal(record.event.signal_id, record.event.name, record.event.payload)
-        for record in history
-        if upto < record.seq <= closed_by and isinstance(record.event, SignalReceived)
-    ]
-    return Forked(header.execution, upto, command.kind, command.command_id, command.reason, signals)
+    signals = [s for record in history if upto < record.seq <= closed_by for s in _signals(record)]
+    # The execution of the last record that is kept, so that a lineage is complete in itself: what lies between is not.
+    source = [record for record in history if record.seq <= upto][-1].execution
+    return Forked(source, upto, command.kind, command.command_id, command.reason, signals)
+
+
+def _signals(record: Record) -> list[CarriedSignal]:
+    """The signals that arrived with this record."""
+    event = record.event
+    if isinstance(event, SignalReceived):
+        return [CarriedSignal(event.signal_id, event.name, event.payload)]
+    return event.signals if isinstance(event, Forked) else []
 
 
 def _closes(record: Record) -> bool:

@@ -68,6 +68,12 @@ class Taken(msgspec.Struct, frozen=True):
     open_attempts: list[OpenAttempt]
     clean: bool
     """Whether the last owner said that it let go in good order."""
+    last_token: str
+    """The last owner's token."""
+    suspect: str | None
+    """The run that the last owner, being careful, was about to tick."""
+    deaths: int
+    """How many owners before it died over that run, one after the other."""
     now: int
     """Postgres's clock, ms."""
 
@@ -200,6 +206,9 @@ class RunStore(Protocol):
 
     def release(self, partition: int, token: str, epoch: int) -> None:
         """Say that the partition was let go in good order (nothing if it is no longer ours)."""
+
+    def note(self, partition: int, token: str, epoch: int, run_id: str | None, deaths: int) -> None:
+        """Write down which run is about to be tried, or None (nothing if the partition is no longer ours)."""
 
     def load(self, run_ids: Sequence[str], whole: Collection[str] = ()) -> dict[str, LoadedRun]:
         """Runs with their records, and buffered messages; every id asked for is in the answer.

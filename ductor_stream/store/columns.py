@@ -69,8 +69,9 @@ class Scalar(Parameter):
     def _encoded(self) -> bytes | None:
         return None if self.value is None else self._packed()
 
+    @abstractmethod
     def _packed(self) -> bytes:
-        raise NotImplementedError
+        """The value in Postgres's binary format, when there is one."""
 
 
 class Int2(Scalar):
@@ -147,9 +148,9 @@ class Column(Parameter):
     def __init__(self, values: Sequence[Any]) -> None:
         self.values = values
 
+    @abstractmethod
     def _parts(self) -> Iterable[bytes]:
         """Each value behind its length, as Postgres receives an array."""
-        raise NotImplementedError
 
     def _encoded(self) -> bytes:
         if not self.values:

@@ -113,6 +113,12 @@ class PostgresStore:
 
     # -- runs -------------------------------------------------------------------------------
 
+    def note(self, partition: int, token: str, epoch: int, run_id: str | None, deaths: int) -> None:
+        """Write down which run is about to be tried, or None (nothing if the partition is no longer ours)."""
+        fence = {"partition": Int4(partition), "token": Text(token), "epoch": Int8(epoch)}
+        with self._asking() as connection:
+            connection.execute(sql("note_suspect"), self._keyed(run_id=Text(run_id), deaths=Int2(deaths), **fence))
+
     def load(self, run_ids: Sequence[str], whole: Collection[str] = ()) -> dict[str, LoadedRun]:
         """Runs with their records, and buffered messages; every id asked for is in the answer.
 

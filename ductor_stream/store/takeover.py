@@ -21,7 +21,7 @@ an honest commit, the second behind the session that was just told to end, the r
 def take(connection: Connection[Any], ns: int, partition: int, token: str) -> Taken:
     """See ``RunStore.take``. Driver errors pass: a take whose outcome is unknown is simply done again."""
     key: dict[str, Any] = {"ns": Int2(ns), "partition": Int4(partition), "token": Text(token)}
-    epoch, clean = _raise_epoch(connection, key)
+    epoch, clean, last_token, suspect, deaths = _raise_epoch(connection, key)
     # A statement of its own, begun after the wait for the row is over: it sees all that the last owner committed.
     row = connection.execute(sql("read_partition"), key | {"epoch": Int8(epoch)}, binary=True).fetchone()
     if row is None:
@@ -37,11 +37,14 @@ def take(connection: Connection[Any], ns: int, partition: int, token: str) -> Ta
         outbox_seq=outbox_seq,
         open_attempts=_open_attempts(connection, key),
         clean=clean,
+        last_token=last_token,
+        suspect=suspect,
+        deaths=deaths,
         now=now,
     )
 
 
-def _raise_epoch(connection: Connection[Any], key: dict[str, Any]) -> tuple[int, bool]:
+def _raise_epoch(connection: Connection[Any], key: dict[str, Any]) -> tuple[int, bool, str, str | None, int]:
     holder = "another session"
     for _ in range(TRIES):
         try:
@@ -50,7 +53,7 @@ def _raise_epoch(connection: Connection[Any], key: dict[str, Any]) -> tuple[int,
             holder = _end_blocker(connection, key) or holder
             continue
         if row is not None:
-            return int(row[0]), bool(row[1])
+            return int(row[0]), bool(row[1]), str(row[2]), row[3], int(row[4])
         unread = Int8s([UNREAD] * len(INBOUND))
         try:
             connection.execute(sql("create_partition"), key | {"offsets": unread})

@@ -109,4 +109,5 @@ def _codecs(topics: Topics, settings: Settings) -> tuple[InboundDecoder, Encoder
 def coordinator_service(app: App, settings: Settings, metrics: Metrics, local: LocalWorkers | None = None) -> Service:
     """The same, to be run beside other services. Raises as ``open_coordinator`` does."""
     coordinator = open_coordinator(app, settings, metrics, local)
-    return Service("coordinator", coordinator.run, coordinator.stop, coordinator.readiness.reasons)
+    readiness = coordinator.readiness
+    return Service("coordinator", coordinator.run, coordinator.stop, readiness.reasons, readiness.ticking_for)

@@ -23,6 +23,8 @@ class Service:
     run: Callable[[], object]
     stop: Callable[[], None]
     problems: Callable[[], list[str]]
+    ticking_for: Callable[[], float] = lambda: 0.0
+    """For how many seconds it has been running workflow code without a break."""
 
 
 class Group:
@@ -61,6 +63,10 @@ class Group:
                 thread.join()
         if self._error is not None:
             raise self._error
+
+    def ticking_for(self) -> float:
+        """The longest time (seconds) that any service has been running workflow code without a break."""
+        return max(each.ticking_for() for each in self._services)
 
     def ready(self) -> list[str]:
         """Why the process is not ready, by service; empty when all of them are."""

@@ -91,7 +91,7 @@ def test_a_process_is_ready_once_its_services_are_and_ends_in_good_order(monkeyp
         os.kill(os.getpid(), signal.SIGTERM)
         return True
 
-    service = Service("worker", run, stopping.set, lambda: [])
+    service = Service("worker", run, stopping.set, list)
     run_process(Settings(health_port=0), lambda _: [service], ready)
     assert told == ["ready"]
     assert ended.is_set()

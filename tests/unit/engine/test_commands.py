@@ -72,6 +72,19 @@ def test_a_reset_to_a_node_begins_a_new_execution_from_there(status: str) -> Non
     assert driver.result == "anew"
 
 
+def test_a_retry_goes_back_to_what_failed_the_run_whatever_came_after_its_end() -> None:
+    """What was refused after the end is neither what failed nor told again."""
+    driver = in_status("failed")
+    driver.send("x", "too late", "s1")
+    driver.order("cancel")
+    driver.send("x", "too late", "s2")
+    driver.order("retry")
+    assert (driver.status, driver.node("1").status) == ("running", "dispatched")
+    assert driver.state.signals == []
+    driver.finish("1", "well")
+    assert driver.result == "well"
+
+
 # -- cancelling -----------------------------------------------------------------------------
 
 

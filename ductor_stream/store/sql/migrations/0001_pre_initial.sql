@@ -33,6 +33,8 @@ create table eec_partition (
     topic_ids    jsonb not null default '{}',   -- full topic name -> id, as of the last commit that said so
     outbox_seq   bigint not null default 0,
     clean        boolean not null default true, -- the last owner let go in good order
+    suspect      text,                          -- the run that a careful owner is about to tick (R11)
+    deaths       smallint not null default 0,   -- owners that died over it, one after the other
     taken_at     timestamptz not null,
     primary key (ns, partition)
 ) with (fillfactor = 40);

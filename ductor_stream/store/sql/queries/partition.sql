@@ -12,7 +12,7 @@ on conflict (ns, partition) do nothing
 -- `found` waits for a commit in flight and then sees the row as that left it. Nothing else may be read here: the rest
 -- of this statement still sees the database as it was before the wait (protocol 1).
 with found as (
-    select clean
+    select clean, token::text as token, suspect, deaths
       from eec_partition
      where ns = %(ns)b and partition = %(partition)b
        for no key update
@@ -21,7 +21,7 @@ update eec_partition p
    set token = %(token)b::uuid, epoch = p.epoch + 1, clean = false, taken_at = clock_timestamp()
   from found
  where p.ns = %(ns)b and p.partition = %(partition)b
-returning p.epoch, found.clean
+returning p.epoch, found.clean, found.token, found.suspect, found.deaths
 ;
 
 -- name: read_partition
@@ -49,6 +49,14 @@ select run_id, execution, node_id, generation, token::text, heard_at, beat_at, w
 -- index: eec_partition_pkey
 update eec_partition
    set clean = true
+ where ns = %(ns)b and partition = %(partition)b and token = %(token)b::uuid and epoch = %(epoch)b
+;
+
+-- name: note_suspect
+-- purpose: write down which run a careful owner is about to tick, or that there is none (protocol 23)
+-- index: eec_partition_pkey
+update eec_partition
+   set suspect = %(run_id)b, deaths = %(deaths)b
  where ns = %(ns)b and partition = %(partition)b and token = %(token)b::uuid and epoch = %(epoch)b
 ;
 

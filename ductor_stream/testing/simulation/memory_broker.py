@@ -1,0 +1,133 @@
+"""Kafka in memory: topics, one group of coordinators, and records on their way. Many ``MemoryLog`` share one broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ductor_stream.engine.ids import partition_of
+from ductor_stream.ports import INBOUND, Outgoing
+from ductor_stream.protocol.topics import Topics
+
+if TYPE_CHECKING:
+    from ductor_stream.testing.simulation.memory_log import MemoryLog
+
+LARGEST_RECORD = 1_000_000
+"""Bytes that a broker takes by default, more or less."""
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """A record as the broker keeps it."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]]
+
+
+class Stored:
+    """One partition of a topic: its records from ``start`` on."""
+
+    def __init__(self) -> None:
+        self.start = 0
+        self.records: list[Kept] = []
+
+    @property
+    def end(self) -> int:
+        """The offset of the next record."""
+        return self.start + len(self.records)
+
+    def trim(self, start: int) -> None:
+        """Retention: what is before this offset is gone."""
+        gone = min(max(0, start - self.start), len(self.records))
+        del self.records[:gone]
+        self.start += gone
+
+
+class Topic:
+    """A topic; ``id`` is another one when it is created anew."""
+
+    def __init__(self, name: str, id: str, partitions: int) -> None:
+        self.name, self.id = name, id
+        self.partitions = [Stored() for _ in range(partitions)]
+
+
+class Broker:
+    """The cluster. ``landed`` hears of every record that a producer of ours gets into a topic."""
+
+    def __init__(self, topics: Topics, partitions: int, queues: Sequence[str], *, eager: bool = True) -> None:
+        self.names = topics
+        self.eager = eager
+        """Whether a rebalance takes all partitions from everybody (classic ``range``) or only those that move."""
+        self.topics: dict[str, Topic] = {}
+        self.landed: Callable[[Topic, int, Kept], None] = lambda topic, partition, record: None
+        self.members: list[MemoryLog] = []
+        self.holders: dict[int, MemoryLog] = {}
+        self.generation = 0
+        self._ids = 0
+        for name in topics.inbound_names:
+            self.create(name, partitions)
+        for name in (topics.attempt_control, topics.run_lifecycle, topics.dead_letters):
+            self.create(name, 1)
+        for queue in queues:
+            self.create(topics.tasks(queue), 2)
+
+    # -- topics -----------------------------------------------------------------------------
+
+    def create(self, name: str, partitions: int) -> None:
+        """Create a topic, or create it anew: empty, and with another id."""
+        self._ids += 1
+        self.topics[name] = Topic(name, f"id-{self._ids}", partitions)
+
+    def append(
+        self,
+        name: str,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+        partition: int | None = None,
+    ) -> Kept:
+        """Put a record into a topic; the key decides where no partition is given. Raises KeyError without the topic."""
+        topic = self.topics[name]
+        if partition is None or partition >= len(topic.partitions):
+            partition = partition_of(key or b"", len(topic.partitions))
+        stored = topic.partitions[partition]
+        record = Kept(stored.end, key, value, headers)
+        stored.records.append(record)
+        self.landed(topic, partition, record)
+        return record
+
+    def refusal(self, record: Outgoing) -> tuple[str, bool] | None:
+        """Why the broker does not take a record, and whether that is for ever."""
+        if len(record.value) > LARGEST_RECORD:
+            return "message too large", True
+        if not record.topic.replace(".", "").replace("-", "").replace("_", "").isalnum():
+            return "illegal topic name", True
+        if record.topic not in self.topics:
+            return "unknown topic", False
+        return None
+
+    # -- the group --------------------------------------------------------------------------
+
+    def join(self, member: MemoryLog) -> None:
+        """Another member: partitions are shared out anew."""
+        self.members.append(member)
+        self.generation += 1
+
+    def leave(self, member: MemoryLog) -> None:
+        """A member has gone, or was silent for longer than its session lasts: its partitions are free."""
+        if member in self.members:
+            self.members.remove(member)
+            self.generation += 1
+        for partition in [p for p, holder in self.holders.items() if holder is member]:
+            del self.holders[partition]
+
+    def target(self, member: MemoryLog) -> frozenset[int]:
+        """What the ``range`` assignor gives a member."""
+        count = min(len(self.topics[name].partitions) for name in map(self.names.inbound, INBOUND))
+        place, members = self.members.index(member), len(self.members)
+        share, rest = divmod(count, members)
+        first = place * share + min(place, rest)
+        return frozenset(range(first, first + share + (1 if place < rest else 0)))

@@ -1,0 +1,124 @@
+"""The broker forgets: topics are deleted and re-created under open runs, and every run still completes (R5b)."""
+
+from __future__ import annotations
+
+import pytest
+from rig import Rig
+from rig_worker import silent
+from support import until
+
+
+def open_runs(rig: Rig) -> list[str]:
+    """Runs with attempts in flight that nobody answers, and runs that wait for a signal or a timer."""
+    steps = [f"s{n}" for n in range(6)]
+    waits = [f"w{n}" for n in range(6)]
+    rig.start(*steps, workflow="fan", input=3)
+    rig.start(*waits, workflow="words", input=1)
+    rig.start("nap", workflow="nap", input=8_000)
+    rig.until_status("running", *steps, *waits, "nap")
+    dispatched = "select run_id from eec_workflow_step_attempt where ns = {ns} and phase = 'dispatched'"
+    until(lambda: len(rig.rows(dispatched)) == 18, what="all dispatched")
+    until(lambda: not rig.rows("select seq from eec_outbox where ns = {ns}"), what="all of it confirmed")
+    return [*steps, *waits, "nap"]
+
+
+def ids(rig: Rig) -> dict[str, str]:
+    """Topic ids as Postgres has them for partition 0."""
+    found: dict[str, str] = rig.rows("select topic_ids from eec_partition where ns = {ns} and partition = 0")[0]["topic_ids"]
+    return found
+
+
+def complete(rig: Rig, runs: list[str]) -> None:
+    """A worker that answers, and the signals that are awaited."""
+    rig.worker()
+    for run_id in runs:
+        if run_id.startswith("w"):
+            rig.signal(run_id, "on", signal_id="on")
+    rig.start("new")
+    rig.until_status("completed", "new", *runs, within_ms=60_000)
+    rig.check()
+
+
+@pytest.mark.parametrize("owner", ["alive", "dead"])
+def test_all_topics_are_deleted(rig: Rig, owner: str) -> None:
+    """R5b: what is open is redriven, by the owner that saw it happen or by one that comes later."""
+    running = rig.coordinator()
+    runs = open_runs(rig)
+    before = ids(rig)
+    if owner == "dead":
+        running.stop()
+    rig.delete()
+    rig.create()
+    if owner == "dead":
+        running = rig.coordinator()
+    complete(rig, runs)
+    assert running.count("ductor_redrives") >= 18
+    until(lambda: ids(rig).keys() >= before.keys() and "" not in ids(rig).values(), what="the new ids noted")
+    assert not set(before.values()) & set(ids(rig).values())
+    lost = {letter.headers["ductor-source-topic"] for letter in rig.letters() if letter.reason == "lost_unread"}
+    assert rig.topics.run_events in lost
+
+
+@pytest.mark.parametrize("name", ["tasks.default", "attempt-results"])
+def test_one_topic_is_deleted(rig: Rig, name: str) -> None:
+    """R5b: tasks that no worker has read yet, or results that no coordinator has."""
+    topic = f"ductor.{rig.namespace}.{name}"
+    running = rig.coordinator()
+    runs = open_runs(rig)
+    if name == "attempt-results":
+        # Done, and their results lie on the topic while it is deleted: nobody is there to read them.
+        running.stop()
+        worker = rig.worker()
+        until(lambda: sum(worker.effects.values()) == 18, what="all results produced")
+        worker.close()
+    rig.delete(topic)
+    rig.create()
+    if name == "attempt-results":
+        running = rig.coordinator()
+    complete(rig, runs)
+    assert 18 <= running.count("ductor_redrives") <= 36
+
+
+def test_a_redrive_that_is_cut_short_begins_anew(rig: Rig) -> None:
+    """R5b: the new topic ids are noted for good only when everything that was open has been sent again."""
+    running = rig.coordinator()
+    runs = open_runs(rig)
+    running.stop()
+    rig.delete(rig.topics.tasks("default"))
+    rig.create()
+    taken = []
+
+    def stuck(coordinator: object) -> None:
+        def produce(records: object, acknowledged: object) -> None:
+            taken.append(records)
+
+        coordinator.log.produce = produce  # type: ignore[attr-defined]
+
+    running = rig.coordinator(prepare=stuck)
+    rig.signal("w0", "on")
+    rig.until_status("completed", "w0")
+    assert taken, "the redrive has begun, and nothing arrives"
+    running.stop()
+    running = rig.coordinator()
+    complete(rig, runs)
+    assert running.count("ductor_redrives") >= 18
+
+
+def test_a_worker_that_took_its_task_answers_after_the_topics_are_gone(rig: Rig) -> None:
+    """R5b, R6: its late result and that of the redrive count once."""
+    rig.coordinator()
+    first = rig.worker(silent)
+    rig.start("r", workflow="chain", input=1)
+    (task,) = until(lambda: list(first.tasks), what="a task taken")
+    first.close()
+    rig.delete()
+    rig.create()
+    result = {name: task[name] for name in ("run_id", "execution", "node_id", "generation")}
+    body = {"type": "attempt.finished", **result, "outcome": "completed", "output": 0}
+    rig.send(rig.topics.attempt_results, "r", body, body)
+    rig.until_status("completed", "r")
+    second = rig.worker()
+    until(lambda: second.tasks, what="the redrive")
+    late = "select run_id from eec_workflow_step_attempt where ns = {ns} and phase = 'late'"
+    until(lambda: rig.rows(late), what="the second result recorded as late")
+    rig.check()
