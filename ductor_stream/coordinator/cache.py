@@ -87,6 +87,12 @@ class RunCache:
                 abandon([cached.live])
         self._metrics.runs_cached.set(len(self._runs))
 
+    def in_flight(self) -> int:
+        """How many attempts of runs in memory are dispatched and not yet finished."""
+        states = (cached.state for cached in self._runs.values())
+        nodes = (node for state in states if state is not None for node in state.nodes.values())
+        return sum(node.kind == "step" and node.status == "dispatched" for node in nodes)
+
     def close(self, partitions: Iterable[int]) -> None:
         """Forget all runs of partitions that are no longer ours, or are taken anew."""
         gone = frozenset(partitions)

@@ -37,6 +37,10 @@ from ductor_stream.telemetry.metrics import Metrics
 
 _log = get_logger(__name__)
 
+_DOUBT_S = 5.0
+"""A log that ends before our position was truncated, or is another topic's: by then the topic ids have told which."""
+
+
 class Intake:
     """Collects the work of one turn, in order per source. Decides nothing about runs."""
 
@@ -57,6 +61,7 @@ class Intake:
         self._metrics = metrics
         self._n = partitions
         self._hinted: set[int] = set()
+        self._doubtful: list[tuple[LostRange, float]] = []
         self._swept_at = 0.0
         self._local_wait = config.local_poll_s
         self.limit = config.batch_limit
@@ -84,8 +89,7 @@ class Intake:
             self._local_wait = self._config.local_poll_s if work.entries else min(self._local_wait * 1.5, 0.02)
         records = self.poll(wait) if self.limit > 1 or work.empty() else []
         self._let_go(work, owned)
-        for gap in self._log.gaps():
-            self._audit(work, owned, gap)
+        self._audit(work, owned)
         for received in records:
             self._take_record(work, owned, received)
         return work
@@ -120,18 +124,34 @@ class Intake:
 
     # -- Kafka ------------------------------------------------------------------------------
 
-    def _audit(self, work: Work, owned: Mapping[int, Owned], gap: LostRange) -> None:
+    def _audit(self, work: Work, owned: Mapping[int, Owned]) -> None:
         """Records that nobody will ever read: say so, and go on behind them (protocol 9)."""
+        now = self._clock.monotonic()
+        doubtful, self._doubtful = self._doubtful, []
+        for gap in self._log.gaps():
+            if gap.to_offset > gap.from_offset:
+                self._skip(work, owned, gap)
+            else:
+                self._log.look_again()
+                doubtful.append((gap, now + _DOUBT_S))
+        for gap, until in doubtful:
+            mine = owned.get(gap.partition)
+            if mine is None or self._is_renewed(mine, self._inbound[INBOUND.index(gap.topic)]):
+                continue  # another topic: its partition is about to be taken anew, and that tells
+            if now < until:
+                self._doubtful.append((gap, until))
+            else:
+                self._letters.lost(work, gap.partition, gap.topic, (gap.from_offset, gap.to_offset))
+
+    def _skip(self, work: Work, owned: Mapping[int, Owned], gap: LostRange) -> None:
         mine = owned.get(gap.partition)
         if mine is None:
             return
-        index = INBOUND.index(gap.topic)
-        if self._is_renewed(mine, self._inbound[index]):
-            return  # the partition is about to be taken anew, and told then
-        self._metrics.records_lost.inc(max(0, gap.to_offset - gap.from_offset))
+        self._metrics.records_lost.inc(gap.to_offset - gap.from_offset)
         self._letters.lost(work, gap.partition, gap.topic, (gap.from_offset, gap.to_offset))
+        # Committed too, so that the next owner does not find the same gap.
         positions = work.positions.setdefault(gap.partition, list(mine.offsets))
-        positions[index] = gap.to_offset
+        positions[INBOUND.index(gap.topic)] = gap.to_offset
 
     def _is_renewed(self, mine: Owned, name: str) -> bool:
         with contextlib.suppress(LogUnavailable):

@@ -44,6 +44,9 @@ class Readiness:
             found.append("Kafka cannot be reached; nothing is lost, it goes on when a broker answers")
         if now - self._turned_at > STALLED_S:
             found.append(f"the loop has not come round for {now - self._turned_at:.0f} s")
+        behind = coordinator.gauges.behind_since
+        if behind is not None and now - max(behind, coordinator.committed_at) > STALLED_S:
+            found.append("records wait in the inbound topics, and nothing has been committed for 10 s")
         waiting = coordinator.ownership.waiting()
         if waiting and not found:
             found.append(f"partitions {waiting} are assigned and not yet taken")

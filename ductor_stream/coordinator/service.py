@@ -16,6 +16,7 @@ from ductor_stream.coordinator.conflict import Conflicts
 from ductor_stream.coordinator.definitions import Definitions
 from ductor_stream.coordinator.dispatch import Dispatcher
 from ductor_stream.coordinator.expiry import Expiry
+from ductor_stream.coordinator.gauges import Gauges
 from ductor_stream.coordinator.heartbeats import Heartbeats
 from ductor_stream.coordinator.intake import Intake
 from ductor_stream.coordinator.letters import DeadLetters
@@ -87,9 +88,10 @@ class Coordinator:
         self.expiry = Expiry(config, clocked, letters)
         speech = (encoder, tasks, letters)
         self.takeover = TakeOver(config, definitions, topics, ports, speech, memory, self.dispatcher, metrics, partitions)
+        self.gauges = Gauges(config, (self.log, self.clock), self.cache, metrics)
         self.readiness = Readiness(self)
         self._stopping = threading.Event()
-        self._committed_at = 0.0
+        self.committed_at = 0.0
         self._sampled_at = 0.0
         self._counts: Mapping[str, int] = {}
         self._resting: frozenset[int] = frozenset()
@@ -143,6 +145,7 @@ class Coordinator:
         self._sample()
         self.ownership.settle()
         self.ownership.retake(self.takeover.watch(self.ownership.owned))
+        self.gauges.look(self.ownership.owned)
         self.intake.limit = self.suspects.limit
         work = self._rest() if self._crowded() else self.intake.take(self.ownership.owned, self.ownership.next_due())
         self.undelivered.take(work, self.ownership.owned, self.dispatcher)
@@ -203,7 +206,7 @@ class Coordinator:
     def committed(self, work: Work, prepared: Prepared, now: int) -> None:
         """Remember what has landed."""
         self.clock.observe(now)
-        self._committed_at = self.clock.monotonic()
+        self.committed_at = self.clock.monotonic()
         for advance in prepared.batch.partitions:
             owned = self.ownership.owned[advance.partition]
             owned.committed, owned.offsets = advance.next, list(advance.next)
@@ -260,6 +263,7 @@ class Coordinator:
 
     def gone(self, partitions: frozenset[int]) -> None:
         self._resting -= partitions
+        self.gauges.forget(partitions)
         self.dispatcher.close(partitions)
         self.timers.close(partitions)
         self.heartbeats.close(partitions)
@@ -272,7 +276,7 @@ class Coordinator:
     def _touch_idle(self, work: Work) -> None:
         """When nothing else is committed for a while, record what the broker has confirmed since."""
         crowded = bool(self._resting)
-        if not work.empty() or (not crowded and self.clock.monotonic() - self._committed_at < self.config.confirm_idle_s):
+        if not work.empty() or (not crowded and self.clock.monotonic() - self.committed_at < self.config.confirm_idle_s):
             return
         slow_s = 0.0 if crowded else self.config.sync_row_s
         work.touched.update(partition for _, partition in self.dispatcher.slow_sync(slow_s))

@@ -25,10 +25,14 @@ _ASK_AGAIN = 1_000  # an unknown id is looked up again after it was seen this of
 
 
 class _Envelope(msgspec.Struct):
-    type: str | None = None
+    type: Any = None
 
 
 _envelope = msgspec.json.Decoder(_Envelope)
+
+
+class _Untyped(WireMessage, frozen=True, tag="", kw_only=True):
+    """No message. Beside it even the only type of a topic must be named: alone, msgspec would take it for granted."""
 
 
 class Reader:
@@ -45,7 +49,7 @@ class Reader:
     ) -> None:
         self._place = place
         self._structs = {type_of(struct): struct for struct in structs}
-        self._json: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Union[structs])  # noqa: UP007 (a tuple of types)
+        self._json: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Union[(*structs, _Untyped)])  # noqa: UP007
         self._nesting = nesting
         self._registry = registry
         self._catalog = catalog
@@ -80,6 +84,8 @@ class Reader:
             raise self._not_valid(value, error) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             return self._read_repaired(value, error)
+        if isinstance(message, _Untyped):
+            raise self._misplaced("")
         return message
 
     def _read_repaired(self, value: bytes, error: Exception) -> WireMessage:
@@ -96,13 +102,16 @@ class Reader:
     def _not_valid(self, value: bytes, error: msgspec.ValidationError) -> DataError:
         try:
             type = _envelope.decode(value).type
-        except (msgspec.DecodeError, RecursionError):
-            return DataError("unknown_type", f"no type in the record: {error}")
+        except msgspec.ValidationError:
+            return DataError("undecodable", f"JSON, but no object: {error}")
+        except (msgspec.DecodeError, RecursionError) as malformed:
+            # The fault that was seen first is one of a field; what comes behind it is no JSON at all.
+            return DataError("undecodable", f"malformed JSON: {malformed}")
         return DataError("invalid_field", f"{type}: {error}") if type in self._structs else self._misplaced(type)
 
-    def _misplaced(self, type: str | None) -> DataError:
-        if type is None:
-            return DataError("unknown_type", "the record has no type")
+    def _misplaced(self, type: object) -> DataError:
+        if not isinstance(type, str):
+            return DataError("unknown_type", "the record has no type" if type is None else "its type is no text")
         if home := TOPIC_OF_TYPE.get(type):
             return DataError("unknown_type", f"{type} is not valid on {self._place}: its topic is {home}")
         return DataError("unknown_type", f"no type of message is called {type[:100]!r}")

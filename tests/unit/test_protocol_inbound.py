@@ -252,6 +252,16 @@ def test_unknown_types(value: bytes, says: str) -> None:
     assert says in message and len(message) < 300
 
 
+@pytest.mark.parametrize("value", [b"{}", b'{"type":null}', b'{"type":""}', b'{"run_id":"r"}'])
+def test_the_only_type_of_a_topic_must_be_named_too(value: bytes) -> None:
+    assert refused(value, topic="wakeups")[0] == "unknown_type"
+
+
+@pytest.mark.parametrize("value", [b" 4", b" [1]", b' "text"', b'{"type":2#', b'{"type":7,"x":nul}', b'{"workflow":7'])
+def test_what_is_no_object_is_undecodable_whatever_else_is_wrong(value: bytes) -> None:
+    assert refused(value, topic="run-events")[0] == "undecodable"
+
+
 @pytest.mark.parametrize(
     "body",
     [

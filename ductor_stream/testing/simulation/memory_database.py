@@ -294,4 +294,3 @@ def _unstorable(fields: dict[str, object]) -> str:
         if moment and isinstance(value, int) and value > _LATEST_MS:
             return f"{name} is out of range"
     return ""
-

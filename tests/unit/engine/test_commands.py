@@ -8,11 +8,19 @@ from typing import Any, get_args
 import pytest
 
 from ductor_stream.engine.actions import DispatchAttempt, EmitLifecycle
-from ductor_stream.engine.events import CommandKind, Condemned, OnConflict, Redeployed, RunStarted, SignalReceived
+from ductor_stream.engine.events import (
+    ChildFinished,
+    CommandKind,
+    Condemned,
+    OnConflict,
+    Redeployed,
+    RunStarted,
+    SignalReceived,
+)
 from ductor_stream.engine.state import CLOSED, Status
 from ductor_stream.engine.tick import Stamped
 from unit.engine.driver import Driver
-from unit.engine.programs import SIGNALS, STEPS, workflow
+from unit.engine.programs import CHILD, SIGNALS, STEPS, workflow
 from unit.engine.test_transitions import in_status, waits
 
 OPEN = sorted(set(get_args(Status)) - CLOSED)
@@ -244,4 +252,18 @@ def test_results_of_an_earlier_execution_are_late_in_the_next() -> None:
     assert done.records == []
     assert [type(action).__name__ for action in done.actions] == ["RecordLate"]
     driver.finish("1", "new")
+    assert driver.result == "new"
+
+
+def test_nothing_of_an_earlier_execution_reaches_the_next() -> None:
+    async def awaits_a_child(run: Any) -> Any:
+        return await run.child(CHILD, 1)
+
+    driver = Driver(workflow(awaits_a_child))
+    driver.start()
+    driver.send("x", "for the first")
+    driver.hear(RunStarted("wf", "1", b"null", "s2", on_conflict="terminate_existing"))
+    assert driver.state.signals == []
+    assert driver.hear(ChildFinished(1, "1", "r/1/1", "completed", b'"old"')).records == []
+    driver.hear(ChildFinished(2, "1", "r/2/1", "completed", b'"new"'))
     assert driver.result == "new"

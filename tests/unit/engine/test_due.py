@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from ductor_stream.engine.actions import CloseAttempt, StopAttempt
@@ -169,6 +170,22 @@ def test_timers_come_due_in_their_order_whenever_the_owner_looks() -> None:
     assert all(isinstance(event, TimerFired) for event in events)
     assert [times[event.node_id] for event in events] == [2_000, 3_000, 3_000, 4_000]
     assert [event.node_id for event in events[1:3]] == sorted(event.node_id for event in events[1:3])
+
+
+def test_a_timer_of_another_time_execution_or_generation_changes_nothing() -> None:
+    driver = Driver(workflow(sleeps))
+    driver.start()
+    [first, *_] = due(driver, 2_000)
+    for fired, at in (
+        (first, 1_999),
+        (msgspec.structs.replace(first, execution=2), 2_000),
+        (msgspec.structs.replace(first, generation=2), 2_000),
+        (msgspec.structs.replace(first, node_id="9"), 2_000),
+    ):
+        done = driver.hear(fired, at=at)
+        assert (done.records, done.actions) == ([], [])
+    assert len(driver.hear(first, at=2_000).records) == 1
+    assert driver.hear(first, at=2_001).records == []
 
 
 def test_timers_that_lost_their_race_are_dropped_in_the_same_batch() -> None:

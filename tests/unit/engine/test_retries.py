@@ -161,9 +161,10 @@ def test_jitter_spreads_by_its_share_and_every_replay_says_the_same() -> None:
 # -- schedule_to_close ------------------------------------------------------------------------
 
 
-def test_no_retry_begins_after_schedule_to_close() -> None:
-    """The third try would begin at 400 ms; all tries together have 350."""
-    driver = started(StepOptions(retry=EXACT, schedule_to_close_ms=350))
+@pytest.mark.parametrize("limit", [350, 400])
+def test_no_retry_begins_at_or_after_schedule_to_close(limit: int) -> None:
+    """The third try would begin at 400 ms, which is when, or after, all tries together are over."""
+    driver = started(StepOptions(retry=EXACT, schedule_to_close_ms=limit))
     driver.finish("1", failure=Failure("user", "First", "no"), at=1_000)
     driver.pass_time()
     driver.finish("1", failure=Failure("user", "Second", "no"), at=1_100)

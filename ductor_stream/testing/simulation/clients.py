@@ -1,0 +1,96 @@
+"""Scripted clients: they start runs, signal and command them, send things twice, late and to any partition."""
+
+from __future__ import annotations
+
+import heapq
+import json
+from typing import Any
+
+import msgspec
+
+from ductor_stream.testing.simulation import programs
+from ductor_stream.testing.simulation.memory_broker import Broker
+from ductor_stream.testing.simulation.world import World
+
+_CONFLICTS = ["use_existing", "use_existing", "reject", "restart_if_closed", "restart_if_failed", "terminate_existing"]
+_COMMANDS = ["cancel", "terminate", "pause", "resume", "retry", "pause", "cancel"]
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """A message that is in the log: ``kind`` is start, signal or command."""
+
+    run_id: str
+    kind: str
+    id: str
+    topic_id: str
+    partition: int
+    offset: int
+
+
+class Clients:
+    """All clients of a world. ``sent`` is what they know to be in the log."""
+
+    def __init__(self, world: World, broker: Broker) -> None:
+        self._world, self._broker = world, broker
+        self._agenda: list[tuple[int, int, str, dict[str, Any]]] = []
+        self._number = 0
+        self.sent: list[Sent] = []
+        self.run_ids: list[str] = []
+        for number in range(world.rng.randint(3, 7)):
+            self._plan_run(f"run-{number}")
+
+    def _plan_run(self, run_id: str) -> None:
+        rng = self._world.rng
+        self.run_ids.append(run_id)
+        at = rng.randint(0, 20_000_000)
+        body = {
+            "type": "run.start",
+            "workflow": "hasty" if rng.random() < 0.15 else "program",
+            "input": programs.draw(rng),
+            "start_id": f"{run_id}-start",
+        }
+        self._plan(at, run_id, body)
+        for number in range(rng.choice([0, 0, 1, 2])):
+            more = {**body, "start_id": f"{run_id}-start-{number}", "on_conflict": rng.choice(_CONFLICTS)}
+            self._plan(at + rng.randint(-2_000_000, 30_000_000), run_id, more)
+        for number in range(rng.randint(0, 4)):
+            signal = {"type": "run.signal", "name": rng.choice(programs.SIGNALS), "payload": number}
+            self._plan(rng.randint(0, 40_000_000), run_id, {**signal, "signal_id": f"{run_id}-s{number}"})
+        for number in range(rng.choice([0, 0, 0, 1, 2])):
+            command = {"type": f"run.{rng.choice(_COMMANDS)}", "command_id": f"{run_id}-c{number}"}
+            self._plan(at + rng.randint(0, 40_000_000), run_id, command)
+
+    def _plan(self, at: int, run_id: str, body: dict[str, Any]) -> None:
+        self._number += 1
+        heapq.heappush(self._agenda, (max(0, at), self._number, run_id, body))
+
+    def next_us(self) -> int | None:
+        """When something is sent next."""
+        return self._agenda[0][0] if self._agenda else None
+
+    def act(self) -> None:
+        """Send what is due first; now and then again, later."""
+        _, _, run_id, body = heapq.heappop(self._agenda)
+        self.send(run_id, body)
+        if self._world.chance("duplicate"):
+            self._plan(self._world.us + self._world.rng.randint(1, 20_000_000), run_id, body)
+
+    def help(self, run_id: str, body: dict[str, Any]) -> None:
+        """A message that a stuck run needs, with an id of its own."""
+        self._number += 1
+        kind = "signal_id" if body["type"] == "run.signal" else "command_id"
+        self.send(run_id, {**body, kind: f"{run_id}-help{self._number}"})
+
+    def send(self, run_id: str, body: dict[str, Any]) -> None:
+        """Put a message into the log."""
+        world = self._world
+        name = self._broker.names.run_events
+        topic = self._broker.topics[name]
+        partition = world.rng.randrange(len(topic.partitions)) if world.chance("elsewhere") else None
+        key = run_id.encode()
+        record = self._broker.append(name, key, json.dumps(body).encode(), (), partition)
+        kind = body["type"].removeprefix("run.")
+        kind = kind if kind in ("start", "signal") else "command"
+        place = next(p for p, stored in enumerate(topic.partitions) if stored.records and stored.records[-1] is record)
+        world.note("client", f"{body['type']} {run_id} {body.get(f'{kind}_id')} to {place}/{record.offset}")
+        self.sent.append(Sent(run_id, kind, body[f"{kind}_id"], topic.id, place, record.offset))

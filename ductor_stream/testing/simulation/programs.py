@@ -1,0 +1,150 @@
+"""Random workflow programs: a program is nested JSON lists, the workflow's input, and one workflow runs them all."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from random import Random
+from typing import Any
+
+from ductor_stream.app import App
+from ductor_stream.definitions.policy import Retry
+from ductor_stream.engine.planners.run import Run
+from ductor_stream.errors import ChildError, StepError
+
+NAMESPACE = "sim"
+QUEUES = ("default", "slow")
+SIGNALS = ("x", "y")
+
+app = App(NAMESPACE)
+_retry = Retry(max_attempts=3, initial=0.05, maximum=0.5)
+STEPS = {
+    "a": app.external_step("a", input=Any, output=Any, retry=_retry),
+    "b": app.external_step("b", input=Any, output=Any, retry=_retry, timeout=20),
+    "c": app.external_step("c", input=Any, output=Any, retry=_retry, queue="slow", heartbeat=5, timeout=30),
+    "d": app.external_step("d", input=Any, output=Any, retry=_retry, schedule_to_start=40, schedule_to_close=90),
+}
+_signals = {name: app.signal(name, Any) for name in SIGNALS}
+
+
+@app.workflow(fails_on=(ChildError,))
+async def program(run: Run, body: Any) -> Any:
+    """Runs its input."""
+    return await _run(run, body)
+
+
+@app.workflow(timeout=timedelta(seconds=90))
+async def hasty(run: Run, body: Any) -> Any:
+    """The same, with a timeout of its own."""
+    return await _run(run, body)
+
+
+def draw(rng: Random, depth: int = 3) -> Any:
+    """A random program."""
+    parts = [_part(rng, depth) for _ in range(rng.randint(1, 4))]
+    body: Any = ["seq", *parts]
+    return ["again", rng.randint(1, 2), body] if rng.random() < 0.15 else body
+
+
+def _part(rng: Random, depth: int) -> Any:
+    if depth == 0 or rng.random() < 0.5:
+        return _leaf(rng)
+    inner = [_part(rng, depth - 1) for _ in range(rng.randint(1, 3))]
+    kind = rng.choice(["seq", "gather", "gather", "group", "race", "shield", "retrying", "finally", "timeout"])
+    if kind == "timeout":
+        return [kind, rng.choice([0.0, 0.5, 10.0, 30.0]), inner[0]]
+    if kind in ("shield", "retrying"):
+        return [kind, inner[0]]
+    return [kind, *inner, _leaf(rng)] if kind == "finally" else [kind, *inner]
+
+
+def _leaf(rng: Random) -> Any:
+    kind = rng.choices(["step", "sleep", "signal", "child", "draw", "view"], [10, 3, 2, 1.5, 1, 1])[0]
+    match kind:
+        case "step":
+            return [kind, rng.choice(tuple(STEPS)), rng.randint(0, 9)]
+        case "sleep":
+            return [kind, rng.choice([0.0, 0.05, 1.0, 20.0])]
+        case "signal":
+            return [kind, rng.choice(SIGNALS)]
+        case "child":
+            return [kind, rng.random() < 0.2, rng.choice(["cancel", "terminate", "abandon"]), _part(rng, 1)]
+    return [kind]
+
+
+async def _run(run: Run, body: Any) -> Any:
+    match body:
+        case ["step", name, argument]:
+            return await run.step(STEPS[name], argument)
+        case ["sleep", seconds]:
+            return await asyncio.sleep(seconds)
+        case ["signal", name]:
+            return await run.wait_signal(_signals[name])
+        case ["seq", *parts]:
+            return [await _run(run, part) for part in parts]
+        case ["again", count, part]:
+            result = await _run(run, part)
+            return run.continue_as_new(["again", count - 1, part]) if count > 0 else result
+        case [("draw" | "view" | "child"), *_]:
+            return await _special(run, body)
+        case [("shield" | "retrying" | "finally" | "timeout"), *_]:
+            return await _guarded(run, body)
+    return await _together(run, body)
+
+
+async def _special(run: Run, body: Any) -> Any:
+    match body:
+        case ["draw"]:
+            return [run.random.randint(0, 9), str(run.uuid4()), run.now().isoformat()]
+        case ["view"]:
+            run.set_view({"drawn": run.random.randint(0, 9)})
+            return None
+        case ["child", detach, parent_close, part]:
+            try:
+                return await run.child(program, part, detach=detach, parent_close=parent_close)
+            except ChildError as error:
+                return error.status
+    raise AssertionError(body)
+
+
+async def _guarded(run: Run, body: Any) -> Any:
+    match body:
+        case ["shield", part]:
+            return await asyncio.shield(_run(run, part))
+        case ["retrying", part]:
+            try:
+                return await _run(run, part)
+            except StepError as error:
+                return [error.type, await _run(run, part)]
+        case ["timeout", seconds, part]:
+            try:
+                async with asyncio.timeout(seconds):
+                    return await _run(run, part)
+            except TimeoutError:
+                return "timed out"
+        case ["finally", *parts]:
+            try:
+                return await _run(run, parts[0])
+            finally:
+                await _run(run, ["seq", *parts[1:]])
+    raise AssertionError(body)
+
+
+async def _together(run: Run, body: Any) -> Any:
+    match body:
+        case ["gather", *parts]:
+            return await asyncio.gather(*(_run(run, part) for part in parts))
+        case ["group", *parts]:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(_run(run, part)) for part in parts]
+            return [task.result() for task in tasks]
+        case ["race", *parts]:
+            racing = [asyncio.ensure_future(_run(run, part)) for part in parts]
+            try:
+                done, late = await asyncio.wait(racing, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in racing:
+                    task.cancel()
+                await asyncio.gather(*racing, return_exceptions=True)
+            return [repr(task.exception() or task.result()) for task in done if not task.cancelled()] + [len(late)]
+    raise AssertionError(body)

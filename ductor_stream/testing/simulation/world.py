@@ -1,0 +1,116 @@
+"""What one simulation is made of beside the product: virtual time, one generator, a trace, and the rates of faults."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from random import Random
+
+import msgspec
+
+EPOCH_MS = 1_900_000_000_000
+"""When the simulated world begins (ms since 1970): far from anybody's real time."""
+
+
+class Violation(BaseException):
+    """A rule is broken. No Exception: the product must not handle it."""
+
+    def __init__(self, rule: str, told: str) -> None:
+        super().__init__(f"{rule}: {told}")
+        self.rule, self.told = rule, told
+
+
+class Faults(msgspec.Struct):
+    """How often what goes wrong, per opportunity. Drawn anew for every seed, so that seeds differ in kind."""
+
+    crash: float = 0.0
+    pause: float = 0.0
+    expel: float = 0.0
+    store_away: float = 0.0
+    log_away: float = 0.0
+    unknown: float = 0.0
+    refused: float = 0.0
+    conflict: float = 0.0
+    undelivered: float = 0.0
+    duplicate: float = 0.0
+    worker: float = 0.0
+    elsewhere: float = 0.0
+    outage: float = 0.0
+    rebalance: float = 0.0
+    recreate: float = 0.0
+
+    @staticmethod
+    def drawn(rng: Random) -> Faults:
+        """About half of the kinds, each at a rate of its own."""
+        most = {
+            "crash": 0.004, "pause": 0.02, "expel": 0.3, "store_away": 0.004, "log_away": 0.003, "unknown": 0.05,
+            "refused": 0.02, "conflict": 0.03, "undelivered": 0.03, "duplicate": 0.2, "worker": 0.3, "elsewhere": 0.3,
+            "outage": 0.002, "rebalance": 0.004, "recreate": 0.0015,
+        }  # fmt: skip
+        return Faults(**{name: rate * rng.choice([0.0, 0.3, 1.0, 1.0]) for name, rate in most.items()})
+
+
+class World:
+    """One world. Time is in microseconds since its beginning; only ``advance`` moves it."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = Random(seed)
+        self.us = 0
+        self.faulty = True
+        self.faults = Faults.drawn(self.rng)
+        self.fired: Counter[str] = Counter()
+        self.trace: list[str] = []
+        self.store_down_until = 0
+        self.log_down_until = 0
+
+    @property
+    def ms(self) -> int:
+        """Milliseconds since 1970."""
+        return EPOCH_MS + self.us // 1000
+
+    def advance(self, us: int) -> None:
+        """Time passes."""
+        self.us += max(0, us)
+
+    def chance(self, kind: str) -> bool:
+        """Whether the fault of that kind happens now."""
+        if not self.faulty:
+            return False
+        rate: float = getattr(self.faults, kind)
+        if rate == 0.0 or self.rng.random() >= rate:
+            return False
+        self.fired[kind] += 1
+        return True
+
+    def note(self, who: str, what: str) -> None:
+        """One line of the trace."""
+        self.trace.append(f"{self.us / 1000:.3f} {who} {what}")
+
+    def digest(self) -> str:
+        """Names the whole trace."""
+        return hashlib.sha256("\n".join(self.trace).encode()).hexdigest()[:16]
+
+
+class VirtualClock:
+    """``ports.Clock`` of one process: the store's time since the last sample. Sleeping makes the world's time pass."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._store_ms = 0
+        self._sampled_us = 0
+
+    def now(self) -> int:
+        """Milliseconds since 1970 UTC; 0 before the first sample."""
+        return self._store_ms + (self._world.us - self._sampled_us) // 1000 if self._store_ms else 0
+
+    def observe(self, store_now: int) -> None:
+        """A sample of the store's clock (ms)."""
+        self._store_ms, self._sampled_us = store_now, self._world.us
+
+    def monotonic(self) -> float:
+        """Seconds since the world began, and one more: 0 means never in places."""
+        return 1.0 + self._world.us / 1e6
+
+    def sleep(self, seconds: float) -> None:
+        """Time passes."""
+        self._world.advance(int(seconds * 1e6))
