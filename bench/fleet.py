@@ -104,16 +104,28 @@ class Fleet:
     folder: Path
     environment: Mapping[str, str]
     members: list[Member] = field(default_factory=list)
+    _started: int = field(default=0, init=False)
 
-    def start(self, role: Role, concurrency: int = 0, module: str = "ductor_stream.cli.main") -> Member:
-        """Start another process; ``module`` may be one that takes the same arguments (see profiled.py)."""
+    def start(
+        self,
+        role: Role,
+        concurrency: int = 0,
+        module: str = "ductor_stream.cli.main",
+        more: Mapping[str, str] | None = None,
+    ) -> Member:
+        """Start another process, with ``more`` in its environment.
+
+        ``module`` may be one that takes the same arguments (see profiled.py and stamped.py).
+        """
         port = pick_port()
-        number = len(self.members)
+        self._started += 1
+        number = self._started - 1
         log = self.folder / f"{role}-{number}.log"
         command = [sys.executable, "-m", module, role, "bench.app:app", "--health-port", str(port)]
         if role != "coordinator":
             command += ["--concurrency", str(concurrency)]
-        spec = ServerSpec(f"{role} {number}", command, ROOT, log, signal.SIGTERM, environment={**os.environ, **self.environment})
+        environment = {**os.environ, **self.environment, **(more or {})}
+        spec = ServerSpec(f"{role} {number}", command, ROOT, log, signal.SIGTERM, environment=environment)
         member = Member(role, launch(spec), port, log)
         self.members.append(member)
         return member
@@ -134,6 +146,11 @@ class Fleet:
                 if not member.process.alive() or time.monotonic() > deadline:
                     raise RuntimeError(f"not ready, {owned} partitions owned; {member.log}:\n{log_tail(member.log)}")
             time.sleep(_LOOK_EVERY_S)
+
+    def kill(self, member: Member) -> None:
+        """End one of them as a crash would."""
+        member.process.end(signal.SIGKILL, _END_WITHIN_S)
+        self.members.remove(member)
 
     def pids(self) -> dict[str, list[int]]:
         """Pids by role."""

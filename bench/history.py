@@ -19,19 +19,19 @@ def _ask(database: str, query: str, *params: Any) -> list[tuple[Any, ...]]:
         return connection.execute(query, params).fetchall()
 
 
-def check_chains(database: str, steps: int) -> None:
+def check_chains(database: str, steps: int, workflow: str = "chain") -> None:
     """Each completed chain took one commit for its start and one for each result: durable before the next step.
 
     Raises AssertionError with a run for which that is not so.
     """
     query = """
         select r.run_id, count(*), count(distinct t.txid)
-          from (select ns, run_id from eec_workflow_run where status = 'completed' and workflow = 'chain'
+          from (select ns, run_id from eec_workflow_run where status = 'completed' and workflow = %s
                  order by closed_at desc limit %s) r
           join eec_workflow_transition t using (ns, run_id)
          group by r.run_id having count(*) <> %s or count(distinct t.txid) <> count(*) limit 1
     """
-    odd = _ask(database, query, _CHECKED_RUNS, steps + 1)
+    odd = _ask(database, query, workflow, _CHECKED_RUNS, steps + 1)
     assert not odd, f"run {odd[0][0]} of {steps} steps has {odd[0][1]} transitions in {odd[0][2]} transactions"
 
 
@@ -52,6 +52,15 @@ def commit_times_s(database: str, run_id: str) -> list[float]:
           from eec_workflow_transition where run_id = %s order by record_version
     """
     return [float(at) for (at,) in _ask(database, query, run_id)]
+
+
+def last_start_s(database: str, prefix: str) -> float:
+    """When the last start of a run of that prefix was committed (seconds since 1970)."""
+    query = """
+        select max(extract(epoch from pg_xact_commit_timestamp(txid::xid)))::float8
+          from eec_workflow_transition where starts_with(run_id, %s) and record_version = 1
+    """
+    return float(_ask(database, query, prefix)[0][0])
 
 
 def started_runs(database: str, prefix: str) -> int:

@@ -50,10 +50,13 @@ class Load:
     def start(self, workflow: str, input: Any, run_id: str = "") -> str:
         """Ask for a run; returns at once."""
         run_id = run_id or uuid.uuid4().hex
-        request = RunStarted(workflow, "", msgspec.json.encode(input), uuid.uuid4().hex)
         self.begun[run_id] = time.perf_counter()
-        self._send(run_id, request)
+        self.leave(workflow, input, run_id)
         return run_id
+
+    def leave(self, workflow: str, input: Any, run_id: str) -> None:
+        """Ask for a run whose end nobody waits for."""
+        self._send(run_id, RunStarted(workflow, "", msgspec.json.encode(input), uuid.uuid4().hex))
 
     def signal(self, run_id: str, name: str, payload: Any) -> None:
         """Send a signal."""
@@ -65,6 +68,10 @@ class Load:
 
     def ended(self, timeout: float) -> list[float]:
         """Wait at most so many seconds; seconds from start to end of each run that was heard of. Raises RunWentWrong."""
+        return [took for _, took in self.heard(timeout)]
+
+    def heard(self, timeout: float) -> list[tuple[str, float]]:
+        """As ``ended``, with the run's id."""
         self._producer.poll(0)
         first = self._consumer.poll(timeout)
         if first is None:
@@ -77,7 +84,7 @@ class Load:
         for message in messages:
             run_id = self._end_of(message)
             if run_id is not None and run_id in begun:
-                found.append(now - begun.pop(run_id))
+                found.append((run_id, now - begun.pop(run_id)))
         return found
 
     def drain(self, within_s: float = DRAIN_WITHIN_S) -> list[float]:

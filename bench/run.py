@@ -7,18 +7,22 @@ import time
 from collections.abc import Callable, Sequence
 
 from bench import report
-from bench.measures import chains, fanout, long_run, serial, timers
+from bench.measures import chains, fanout, floors, idle, long_run, payloads, serial, starts, timers
 from bench.plan import QUICK, Bench, Sizes
 from bench.results import Results
 from bench.servers import running
 
 MEASURES: dict[str, Callable[[Bench], None]] = {
+    "floors": floors.floors,
     "a": chains.saturated,
     "paced": chains.paced,
     "b": serial.serial,
     "c": fanout.fanout,
     "d": timers.timers,
     "e": long_run.long_run,
+    "f": idle.idle,
+    "g": starts.starts,
+    "h": payloads.payloads,
 }
 """In the order in which they run; names for ``--only``."""
 

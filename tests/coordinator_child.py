@@ -108,6 +108,19 @@ def after_dispatch(coordinator: Coordinator, fuse: Fuse) -> None:
     coordinator.dispatch = wrapped  # type: ignore[method-assign]
 
 
+def before_inbox(coordinator: Coordinator, fuse: Fuse) -> None:
+    """Events were sent home as rows, and their sources passed; none of them was applied."""
+    inbox = coordinator.store.inbox
+
+    def wrapped(partition: int, limit: int, now: int) -> Any:
+        rows = inbox(partition, limit, now)
+        if fuse.burn(rows):
+            die(fuse.point)
+        return [] if fuse.left > 0 else rows
+
+    coordinator.store.inbox = wrapped  # type: ignore[method-assign]
+
+
 def freeze(point: str) -> None:
     """Stand still, as a paused virtual machine does, until SIGCONT."""
     os.write(1, f"freezes {point}\n".encode())
@@ -147,9 +160,12 @@ POINTS: dict[str, Callable[[Coordinator, Fuse], None]] = {
     "mid-dispatch": mid_dispatch,
     "after-dispatch": after_dispatch,
 }
-FREEZES: dict[str, Callable[[Coordinator, Fuse], None]] = {
-    "before-commit": frozen_before_commit,
-    "in-transaction": frozen_in_transaction,
+"""Between every two steps of a batch."""
+
+OTHERS: dict[str, Callable[[Coordinator, Fuse], None]] = {
+    "before-inbox": before_inbox,
+    "freeze-before-commit": frozen_before_commit,
+    "freeze-in-transaction": frozen_in_transaction,
 }
 
 
@@ -163,7 +179,7 @@ def main(bootstrap: str, database: str, namespace: str, instance: str, point: st
     )
     coordinator = open_coordinator(make_app(namespace), settings, Metrics(), config=FAST)
     if point != "none":
-        (POINTS | FREEZES)[point](coordinator, Fuse(point))
+        (POINTS | OTHERS)[point](coordinator, Fuse(point))
 
     def tell() -> None:
         waiting = threading.Event()

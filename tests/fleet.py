@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from confluent_kafka.admin import AdminClient
 from prometheus_client.parser import text_string_to_metric_families
 from rig import Rig
 from support import free_port, fresh_name, until
@@ -79,10 +80,14 @@ class Member:
         self.process.end(signal.SIGKILL, END_WITHIN_S)
 
     def terminate(self) -> None:
-        """SIGTERM; it must end in good order."""
-        self.killed = True
+        """SIGTERM; it must end in good order. ``until_ended`` waits for that."""
         self.look()
-        self.process.end(signal.SIGTERM, END_WITHIN_S)
+        self.killed = True
+        os.kill(self.process.pid, signal.SIGTERM)
+
+    def until_ended(self) -> None:
+        """It ends by itself, with status 0."""
+        until(lambda: not self.process.alive(), within_ms=END_WITHIN_S * 1000, what=f"the end of {self.name}")
         assert self.process.exit_status == 0, f"{self.name}: {self.process.exit_status}: {log_tail(self.spec.log)}"
 
     def _get(self, path: str) -> str | None:
@@ -146,6 +151,23 @@ class Fleet:
 
         until(look, within_ms=READY_WITHIN_MS, what="a ready fleet")
 
+    def until_shared(self, queue: str) -> None:
+        """Wait until all workers that run have partitions of the queue, and nobody else has any."""
+
+        def look() -> bool:
+            shares = self.shares(queue)
+            assert len(shares) == len(self.running("worker", "serve")) and all(shares), shares
+            return True
+
+        until(look, within_ms=READY_WITHIN_MS, what=f"queue {queue} shared")
+
+    def shares(self, queue: str) -> list[list[int]]:
+        """The partitions that each member of the queue's group has."""
+        group = self.rig.topics.worker_group(queue)
+        admin = AdminClient({"bootstrap.servers": self.rig.bootstrap})
+        found = admin.describe_consumer_groups([group])[group].result(10)
+        return sorted(sorted(each.partition for each in member.assignment.topic_partitions) for member in found.members)
+
     def total(self, name: str, **labels: str) -> float:
         """A counter over all processes that there ever were, as far as they could be asked."""
         return sum(member.metric(name, **labels) for member in self.members)
@@ -163,7 +185,7 @@ class Fleet:
 
     def stop(self) -> None:
         """End all of them."""
-        for member in self.running():
+        for member in self.members:
             member.process.end(signal.SIGKILL, END_WITHIN_S)
 
     def check(self) -> None:

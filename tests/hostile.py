@@ -18,7 +18,16 @@ TOPICS: tuple[Topic, ...] = ("run-events", "attempt-results", "wakeups")
 _AVRO = {path.stem: path.read_bytes() for path in (Path(__file__).parent / "golden" / "wire").glob("*.avro")}
 _CONFLUENT = [path.read_bytes() for path in (Path(__file__).parent / "golden" / "wire").glob("*.registry")]
 _TYPES: dict[Topic, tuple[str, ...]] = {
-    "run-events": ("run.start", "run.signal", "run.cancel", "run.terminate", "run.pause", "run.resume", "run.retry", "run.reset"),
+    "run-events": (
+        "run.start",
+        "run.signal",
+        "run.cancel",
+        "run.terminate",
+        "run.pause",
+        "run.resume",
+        "run.retry",
+        "run.reset",
+    ),
     "attempt-results": ("attempt.finished", "attempt.heartbeat"),
     "wakeups": ("wakeup",),
 }
@@ -99,7 +108,9 @@ class _Source:
         return {"type": kind, **_VALID[kind]}
 
     def _bad(self, value: bytes | None, *reasons: str, key: bytes | None = None) -> Bad:
-        headers = [("traceparent", b"00-1-2-03"), ("x", b"y" * self._rng.randrange(9))] if self._rng.random() < 0.2 else []
+        headers = (
+            [("traceparent", b"00-1-2-03"), ("x", b"y" * self._rng.randrange(9))] if self._rng.random() < 0.2 else []
+        )
         return Bad(key or self._key, value, frozenset(reasons), headers)
 
     def noise(self) -> Bad:
@@ -117,7 +128,9 @@ class _Source:
     def cut_avro(self) -> Bad:
         names = [name for name in _AVRO if name.startswith(_TYPES[self._topic])]
         value = _AVRO[self._rng.choice(names)]
-        return self._bad(value[: self._rng.randrange(1, len(value))], "undecodable", "unknown_schema", key=_KEY.encode())
+        return self._bad(
+            value[: self._rng.randrange(1, len(value))], "undecodable", "unknown_schema", key=_KEY.encode()
+        )
 
     def misplaced(self) -> Bad:
         """Good records of another topic, as JSON, Avro, or in the format of a registry that is not there."""

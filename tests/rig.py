@@ -135,6 +135,10 @@ class Rig:
         assert producer.flush(30) == 0
         assert failed == []
 
+    def renew_clients(self) -> None:
+        """Forget what the producers know of the topics: partitions were added, say."""
+        self._producers.clear()
+
     def start(self, *run_ids: str, workflow: str = "chain", input: Any = 3, **fields: Any) -> None:
         """Produce run starts. ``partitioner`` goes to the producer, other fields into the message."""
         how = {name: fields.pop(name) for name in ("partitioner", "partition") if name in fields}
@@ -151,7 +155,7 @@ class Rig:
     def read(self, topic: str) -> list[Message]:
         """All records of a topic, partition by partition."""
         consumer = Consumer(
-            {"bootstrap.servers": self.bootstrap, "group.id": "unused", "isolation.level": "read_committed"},
+            {"bootstrap.servers": self.bootstrap, "group.id": "unused", "fetch.wait.max.ms": 20},
             logger=quiet,
         )
         found: list[Message] = []

@@ -31,6 +31,8 @@ _COMMANDS: dict[str, str] = {
     "reset": "commands:reset",
     "runs": "runs:runs",
     "dead-letters": "dead_letters:dead_letters",
+    "acls": "security:acls",
+    "grants": "security:grants",
 }
 
 

@@ -74,6 +74,10 @@ class RunCache:
             return
         self._runs[run_id] = cached
         self._runs.move_to_end(run_id)
+
+    def trim(self) -> None:
+        """Let the oldest go. Only when all of a batch is kept: the coroutine of a run that is about to be kept again
+        is that of its older entry, and would go with it."""
         while len(self._runs) > self._limit:
             _, oldest = self._runs.popitem(last=False)
             abandon([oldest.live])

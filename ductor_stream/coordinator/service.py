@@ -218,6 +218,7 @@ class Coordinator:
             self.cache.keep(run_id, cached)
             self.timers.set(cached.partition, run_id, cached.wake_at)
             self._write_log(run_id, cached)
+        self.cache.trim()
         for key in prepared.ended:
             self.heartbeats.forget(key)
         for heard in prepared.heard:

@@ -24,14 +24,14 @@ LifecycleType = Literal[
 ]
 
 
-class DispatchAttempt(msgspec.Struct, frozen=True):
+class DispatchAttempt(msgspec.Struct, frozen=True, gc=False):
     """Send this attempt of the node to its queue, and record that it was dispatched."""
 
     execution: int
     node: Node
 
 
-class CloseAttempt(msgspec.Struct, frozen=True):
+class CloseAttempt(msgspec.Struct, frozen=True, gc=False):
     """Record how an attempt ended. ``node`` is as it was before; the report may be a worker's or the owner's own."""
 
     execution: int
@@ -39,13 +39,13 @@ class CloseAttempt(msgspec.Struct, frozen=True):
     report: AttemptFinished | AttemptTimedOut
 
 
-class RecordLate(msgspec.Struct, frozen=True):
+class RecordLate(msgspec.Struct, frozen=True, gc=False):
     """A result whose fence is not current: record it as late, change nothing (R8)."""
 
     report: AttemptFinished
 
 
-class StopAttempt(msgspec.Struct, frozen=True):
+class StopAttempt(msgspec.Struct, frozen=True, gc=False):
     """Tell the worker of a superseded or unwanted attempt to stop (best effort)."""
 
     execution: int
@@ -53,7 +53,7 @@ class StopAttempt(msgspec.Struct, frozen=True):
     reason: str
 
 
-class EmitLifecycle(msgspec.Struct, frozen=True):
+class EmitLifecycle(msgspec.Struct, frozen=True, gc=False):
     """Publish a lifecycle event. ``seq`` is dense per run; ``about`` is the start or command id of a rejection."""
 
     type: LifecycleType
@@ -66,14 +66,14 @@ class EmitLifecycle(msgspec.Struct, frozen=True):
     about: str = ""
 
 
-class StartChild(msgspec.Struct, frozen=True):
+class StartChild(msgspec.Struct, frozen=True, gc=False):
     """Start the child run that this node awaits (or, detached, does not)."""
 
     execution: int
     node: Node
 
 
-class CommandChild(msgspec.Struct, frozen=True):
+class CommandChild(msgspec.Struct, frozen=True, gc=False):
     """The node's child run is no longer awaited: cancel or terminate it."""
 
     execution: int
@@ -82,7 +82,7 @@ class CommandChild(msgspec.Struct, frozen=True):
     reason: str
 
 
-class TellParent(msgspec.Struct, frozen=True):
+class TellParent(msgspec.Struct, frozen=True, gc=False):
     """Tell the run that awaits this one how it ended. ``child_execution`` is the execution that did."""
 
     parent: Parent

@@ -26,7 +26,7 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     stack: str | None = None
 
 
-class Event(msgspec.Struct, frozen=True, array_like=True, tag=True):
+class Event(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
     """Base of all events."""
 
 

@@ -27,7 +27,7 @@ NodeKind = Literal["step", "timer", "signal", "child"]
 NodeStatus = Literal["dispatched", "backoff", "waiting"]
 
 
-class Node(msgspec.Struct, frozen=True, array_like=True):
+class Node(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An open node: a place in a run where something is awaited. Closed nodes are only in the history.
 
     Times are milliseconds since 1970 UTC. ``due_at`` is when a timer fires or a back-off ends;
@@ -57,7 +57,7 @@ class Node(msgspec.Struct, frozen=True, array_like=True):
 # -- facts: what reduce tells the planner ---------------------------------------------------
 
 
-class Fact(msgspec.Struct, frozen=True, array_like=True, tag=True):
+class Fact(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
     """Base of all facts: what a planner needs to know of an event, after ``reduce`` has judged it."""
 
 
@@ -119,7 +119,7 @@ class CancelRequested(Fact, frozen=True, tag="cancel"):
 AnyFact = Begun | StepDone | StepFailed | TimerDue | SignalArrived | ChildDone | ChildFailed | CancelRequested
 
 
-class Held(msgspec.Struct, frozen=True, array_like=True):
+class Held(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A fact that the planner has not seen yet, since the run is paused or suspended, with its own time."""
 
     now: int
@@ -129,7 +129,7 @@ class Held(msgspec.Struct, frozen=True, array_like=True):
 # -- decisions: what the planner says -------------------------------------------------------
 
 
-class Decision(msgspec.Struct, frozen=True, array_like=True, tag=True):
+class Decision(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
     """Base of all decisions of a planner."""
 
 
@@ -223,7 +223,7 @@ class Parked(msgspec.Struct, frozen=True, omit_defaults=True):
     stack: str | None = None
 
 
-class Record(msgspec.Struct, frozen=True, array_like=True):
+class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One event of a run's history: its order, its ``now``, and what the planner made of it.
 
     ``decisions`` is None when the planner was not asked or could not answer; then ``parked`` may say why.

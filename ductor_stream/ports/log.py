@@ -15,7 +15,7 @@ UNREAD = -1
 """An offset in ``eec_partition.offsets`` that says: nothing was ever read of this topic."""
 
 
-class Received(msgspec.Struct, frozen=True):
+class Received(msgspec.Struct, frozen=True, gc=False):
     """One record of an inbound topic. ``topic`` is its short name."""
 
     topic: Inbound
@@ -26,7 +26,7 @@ class Received(msgspec.Struct, frozen=True):
     headers: Sequence[tuple[str, bytes | None]]
 
 
-class Outgoing(msgspec.Struct, frozen=True, array_like=True):
+class Outgoing(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One record to produce. ``topic`` is the full name; ``partition`` None lets the key decide (murmur2)."""
 
     topic: str
@@ -36,7 +36,7 @@ class Outgoing(msgspec.Struct, frozen=True, array_like=True):
     partition: int | None = None
 
 
-class Undeliverable(msgspec.Struct, frozen=True):
+class Undeliverable(msgspec.Struct, frozen=True, gc=False):
     """A record that the broker did not take. ``permanent`` says that trying again cannot help (too large, illegal)."""
 
     record: Outgoing

@@ -8,7 +8,7 @@ from typing import Protocol
 import msgspec
 
 
-class Namespace(msgspec.Struct, frozen=True):
+class Namespace(msgspec.Struct, frozen=True, gc=False):
     """The namespace's row: its key, its number of run partitions N, and the cluster it belongs to."""
 
     ns: int
@@ -17,7 +17,7 @@ class Namespace(msgspec.Struct, frozen=True):
     cluster_id: str
 
 
-class InboxRow(msgspec.Struct, frozen=True):
+class InboxRow(msgspec.Struct, frozen=True, gc=False):
     """A message for a run of a partition, durable until its owner has applied it. ``id`` is given by the store.
 
     ``kind`` is ``event`` (``body`` is the message as received: topic, key, value, headers in MessagePack),
@@ -35,7 +35,7 @@ class InboxRow(msgspec.Struct, frozen=True):
     id: int = 0
 
 
-class OpenAttempt(msgspec.Struct, frozen=True):
+class OpenAttempt(msgspec.Struct, frozen=True, gc=False):
     """An attempt that needs a row of its own: it was heard of (heartbeat), or runs by SyncMatch for longer.
 
     ``token`` names the owner in whose process it runs (SyncMatch), else None. Times are ms.
@@ -53,7 +53,7 @@ class OpenAttempt(msgspec.Struct, frozen=True):
     details: bytes | None = None
 
 
-class Taken(msgspec.Struct, frozen=True):
+class Taken(msgspec.Struct, frozen=True, gc=False):
     """A partition as its new owner found it, read after its epoch was raised (protocol 1)."""
 
     partition: int
@@ -78,7 +78,7 @@ class Taken(msgspec.Struct, frozen=True):
     """Postgres's clock, ms."""
 
 
-class BufferedMessage(msgspec.Struct, frozen=True):
+class BufferedMessage(msgspec.Struct, frozen=True, gc=False):
     """A signal or command that came before its run. ``body`` is the MessagePack of its event."""
 
     id: str
@@ -87,7 +87,7 @@ class BufferedMessage(msgspec.Struct, frozen=True):
     expires_at: int
 
 
-class LoadedRun(msgspec.Struct, frozen=True):
+class LoadedRun(msgspec.Struct, frozen=True, gc=False):
     """A run row with the records of its current execution, or only what is buffered for a run that does not exist."""
 
     run_id: str
@@ -100,7 +100,7 @@ class LoadedRun(msgspec.Struct, frozen=True):
     """record_version with which the current execution's records begin."""
 
 
-class PartitionAdvance(msgspec.Struct, frozen=True):
+class PartitionAdvance(msgspec.Struct, frozen=True, gc=False):
     """The compare-and-set of one partition in a commit (protocol 2), and its outbox row (protocol 10)."""
 
     partition: int
@@ -116,7 +116,7 @@ class PartitionAdvance(msgspec.Struct, frozen=True):
     """Written where not None."""
 
 
-class RunWrite(msgspec.Struct, frozen=True):
+class RunWrite(msgspec.Struct, frozen=True, gc=False):
     """One run's new state: inserted when ``expected`` is 0, else updated where ``record_version = expected``."""
 
     run_id: str
@@ -143,7 +143,7 @@ class RunWrite(msgspec.Struct, frozen=True):
     now: int
 
 
-class AttemptRow(msgspec.Struct, frozen=True):
+class AttemptRow(msgspec.Struct, frozen=True, gc=False):
     """One line about an attempt: ``dispatched``, ``finished`` or ``late``. Appended, never updated."""
 
     run_id: str
@@ -160,7 +160,7 @@ class AttemptRow(msgspec.Struct, frozen=True):
     at: int
 
 
-class MessageRow(msgspec.Struct, frozen=True):
+class MessageRow(msgspec.Struct, frozen=True, gc=False):
     """The id of a signal or command or start that was applied (or buffered, then with body and expiry)."""
 
     run_id: str

@@ -15,7 +15,11 @@ _CUT = "\n[…]\n"
 
 def clean(text: str | None, limit: int) -> str:
     """A text for people: cut, and without U+0000, which Postgres does not store as text."""
-    return text[:limit].replace("\0", "\ufffd") if text else ""
+    if not text:
+        return ""
+    if len(text) <= limit and "\0" not in text:
+        return text
+    return text[:limit].replace("\0", "\ufffd")
 
 
 def value_bytes(raw: Raw, field: str, limit: int = MAX_PAYLOAD_BYTES) -> bytes | None:

@@ -49,7 +49,7 @@ class Reader:
     ) -> None:
         self._place = place
         self._structs = {type_of(struct): struct for struct in structs}
-        self._json: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Union[(*structs, _Untyped)])  # noqa: UP007
+        self._json: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Union[(*structs, _Untyped)])
         self._nesting = nesting
         self._registry = registry
         self._catalog = catalog
@@ -107,7 +107,9 @@ class Reader:
         except (msgspec.DecodeError, RecursionError) as malformed:
             # The fault that was seen first is one of a field; what comes behind it is no JSON at all.
             return DataError("undecodable", f"malformed JSON: {malformed}")
-        return DataError("invalid_field", f"{type}: {error}") if type in self._structs else self._misplaced(type)
+        if isinstance(type, str) and type in self._structs:
+            return DataError("invalid_field", f"{type}: {error}")
+        return self._misplaced(type)
 
     def _misplaced(self, type: object) -> DataError:
         if not isinstance(type, str):

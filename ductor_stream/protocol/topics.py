@@ -105,7 +105,12 @@ class Topics(msgspec.Struct, frozen=True):
 
     def short(self, full: str) -> Inbound | None:
         """The short name of one of our inbound topics, or None for any other topic."""
-        return next((short for short in INBOUND if full == self.inbound(short)), None)
+        return _shorts(self.prefix, self.namespace).get(full)
+
+
+@functools.lru_cache(maxsize=64)
+def _shorts(prefix: str, namespace: str) -> dict[str, Inbound]:
+    return {f"{prefix}{namespace}.{short}": short for short in INBOUND}
 
 
 @functools.lru_cache(maxsize=1024)

@@ -53,12 +53,15 @@ def plain_worker(rig: Rig) -> Iterator[None]:
 def served(kafka: KafkaServer, runs_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """Two coordinators, and the plain worker alone."""
     folder = tmp_path_factory.mktemp("foreign")
-    with opened(kafka.bootstrap, runs_database, folder, partitions=4, queues=["payments"]) as rig:
-        with fleet_of(rig, "foreign:app") as fleet, plain_worker(rig):
-            fleet.start("coordinator")
-            fleet.start("coordinator")
-            fleet.until_ready()
-            yield fleet
+    with (
+        opened(kafka.bootstrap, runs_database, folder, partitions=4, queues=["payments"]) as rig,
+        fleet_of(rig, "foreign:app") as fleet,
+        plain_worker(rig),
+    ):
+        fleet.start("coordinator")
+        fleet.start("coordinator")
+        fleet.until_ready()
+        yield fleet
 
 
 def by_confluent(rig: Rig, lines: Lines) -> dict[str, int]:

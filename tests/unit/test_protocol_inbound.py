@@ -239,6 +239,7 @@ def test_what_is_just_not_too_deep_is_taken() -> None:
         (b"{}", "no type"),
         (b'{"type":null}', "no type"),
         (b'{"type":7}', "type"),
+        (b'{"type":{"a":[]}}', "type"),
         (b'{"type":"run.begin"}', "no type of message is called 'run.begin'"),
         (b'{"type":"task"}', "its topic is tasks.<queue>"),
         (b'{"type":"attempt.finished"}', "its topic is attempt-results"),

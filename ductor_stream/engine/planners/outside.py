@@ -22,6 +22,7 @@ _AUDITED: Final = {
     "open": "open()",
     "time.sleep": "time.sleep()",
     "_thread.start_new_thread": "starting a thread",
+    "_thread.start_joinable_thread": "starting a thread",
     "subprocess.Popen": "subprocess.Popen",
     "sqlite3.connect": "sqlite3.connect()",
     **{f"os.{name}": f"os.{name}()" for name in ("system", "fork", "forkpty", "exec", "spawn", "posix_spawn", "kill")},

@@ -55,7 +55,7 @@ class Topic:
 
 
 class Broker:
-    """The cluster. ``landed`` hears of every record that a producer of ours gets into a topic."""
+    """The cluster. ``landed`` hears of every record that gets into a topic, ``handed`` of what coordinators produce."""
 
     def __init__(self, topics: Topics, partitions: int, queues: Sequence[str], *, eager: bool = True) -> None:
         self.names = topics
@@ -63,6 +63,7 @@ class Broker:
         """Whether a rebalance takes all partitions from everybody (classic ``range``) or only those that move."""
         self.topics: dict[str, Topic] = {}
         self.landed: Callable[[Topic, int, Kept], None] = lambda topic, partition, record: None
+        self.handed: Callable[[Sequence[Outgoing]], None] = lambda records: None
         self.members: list[MemoryLog] = []
         self.holders: dict[int, MemoryLog] = {}
         self.generation = 0

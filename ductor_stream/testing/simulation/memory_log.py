@@ -216,6 +216,7 @@ class MemoryLog:
 
     def produce(self, records: Sequence[Outgoing], acknowledged: Acknowledged) -> None:
         """Hand records over; ``acknowledged`` hears once, from a later ``poll``, ``flush`` or ``close``."""
+        self.broker.handed(records)
         self._gate.enter("produce")
         call = Call(records, acknowledged)
         if not records:

@@ -146,5 +146,7 @@ async def _together(run: Run, body: Any) -> Any:
                 for task in racing:
                     task.cancel()
                 await asyncio.gather(*racing, return_exceptions=True)
-            return [repr(task.exception() or task.result()) for task in done if not task.cancelled()] + [len(late)]
+            return [
+                repr(task.exception() or task.result()) for task in racing if task in done and not task.cancelled()
+            ] + [len(late)]
     raise AssertionError(body)

@@ -14,7 +14,7 @@ def open_runs(rig: Rig) -> list[str]:
     waits = [f"w{n}" for n in range(6)]
     rig.start(*steps, workflow="fan", input=3)
     rig.start(*waits, workflow="words", input=1)
-    rig.start("nap", workflow="nap", input=8_000)
+    rig.start("nap", workflow="nap", input=3_000)
     rig.until_status("running", *steps, *waits, "nap")
     dispatched = "select run_id from eec_workflow_step_attempt where ns = {ns} and phase = 'dispatched'"
     until(lambda: len(rig.rows(dispatched)) == 18, what="all dispatched")

@@ -34,7 +34,7 @@ def test_a_frozen_owner_wakes_and_commits_nothing(rig: Rig) -> None:
     """R3, protocol 2, 5: expelled while frozen with a batch in hand; awake again it is fenced, and lets go."""
     ids = [f"r{n}" for n in range(6)]
     rig.worker()
-    child = rig.child("before-commit")
+    child = rig.child("freeze-before-commit")
     rig.start(*ids)
     child.until_said("freezes")
     standby = rig.coordinator(ready=False)
@@ -57,7 +57,7 @@ def test_an_owner_frozen_in_mid_transaction_is_ended(rig: Rig) -> None:
     """Protocol 6: its row locks do not stop the next owner, who ends its session."""
     ids = [f"r{n}" for n in range(6)]
     rig.worker()
-    child = rig.child("in-transaction", instance="one")
+    child = rig.child("freeze-in-transaction", instance="one")
     rig.start(*ids)
     child.until_said("freezes")
     holder = (

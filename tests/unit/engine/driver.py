@@ -57,6 +57,7 @@ class Driver:
         self.entries: list[bytes] = []
         self.actions: list[Any] = []
         self.applied: list[Stamped] = []
+        self.clock: int | None = None
 
     # -- as it stands -----------------------------------------------------------------------
 
@@ -124,8 +125,10 @@ class Driver:
         return done
 
     def hear(self, event: AnyEvent, *, at: int | None = None) -> Tick:
-        """One event, a millisecond after the last one unless ``at`` says when."""
-        return self.apply(Stamped(self.header.now + 1 if at is None else at, event))
+        """One event, when ``at`` or the ``clock`` says, else a millisecond after the last one."""
+        if at is None:
+            at = self.header.now + 1 if self.clock is None else self.clock
+        return self.apply(Stamped(at, event))
 
     def lose(self) -> None:
         """The owner's cache is gone: nothing is left of the coroutine."""

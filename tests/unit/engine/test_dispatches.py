@@ -188,6 +188,9 @@ def test_a_restart_in_one_batch_sends_only_for_the_new_execution() -> None:
     again = RunStarted("wf", "1", b"null", "s2", on_conflict="terminate_existing")
     driver.apply(START, Stamped(1_001, again))
     assert [(action.execution, action.node.node_id) for action in driver.done(DispatchAttempt)] == [(2, "1")]
+    ended = Driver(workflow(one_step))
+    ended.apply(START, Stamped(1_001, again), Stamped(1_002, CommandReceived("terminate", "c")))
+    assert (ended.done(DispatchAttempt), ended.done(StopAttempt)) == ([], [])
 
 
 def test_dispatches_come_in_the_order_in_which_the_code_asked_after_all_else() -> None:

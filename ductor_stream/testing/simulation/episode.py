@@ -1,0 +1,386 @@
+"""One seed: a storm in which everything may go wrong, then calm weather in which every run must close.
+
+All that happens is one step after the other, and the seed's generator decides which is next. A process that stands
+still in the middle of a call lets others take steps meanwhile, so that two owners meet at every point of their turns.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+
+from ductor_stream.coordinator.config import CoordinatorConfig
+from ductor_stream.engine.state import state_bytes
+from ductor_stream.errors import DuctorError
+from ductor_stream.ports import Outgoing
+from ductor_stream.protocol.topics import Topics
+from ductor_stream.testing.simulation import checks, programs
+from ductor_stream.testing.simulation.clients import Clients
+from ductor_stream.testing.simulation.gate import Crash
+from ductor_stream.testing.simulation.memory_broker import Broker, Kept, Topic
+from ductor_stream.testing.simulation.memory_database import Database, DatabaseServer
+from ductor_stream.testing.simulation.memory_log import MemoryLog
+from ductor_stream.testing.simulation.processes import CLUSTER, Cluster, Process
+from ductor_stream.testing.simulation.workers import Fleet
+from ductor_stream.testing.simulation.world import Violation, World
+
+_STORM_US = 60_000_000
+_STORM_STEPS = 2_500
+_CALM_US = 1_800_000_000
+"""Within half an hour of virtual time after the last fault, every run has closed."""
+_CALM_STEPS = 30_000
+_HELP_US = 5_000_000
+_SESSION_US = 6_000_000
+_DEEPEST = 2
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What one seed was like."""
+
+    seed: int
+    digest: str
+    runs: int
+    owners: int
+    events: int
+    faults: int
+    kinds: dict[str, int]
+    trace: list[str]
+    broken: str = ""
+    """The rule that was broken, and how; empty when all held."""
+
+
+class Episode:
+    """The world of one seed, with everybody in it."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.world = World(seed)
+        rng = self.world.rng
+        self.partitions = rng.randint(1, 4)
+        topics = Topics(programs.NAMESPACE)
+        inbound = self.partitions + rng.choice([0, 0, 1])
+        self.broker = Broker(topics, inbound, programs.QUEUES, eager=rng.random() < 0.5)
+        self.server = DatabaseServer(lambda: self.world.ms)
+        self.database = self.server.open(programs.NAMESPACE, CLUSTER, self.partitions)
+        self.cluster = Cluster(self.broker, self.server, self.partitions, _config(self.world))
+        self.fleet = Fleet(self.world, self.broker)
+        self.clients = Clients(self.world, self.broker)
+        self.recreated: set[str] = set()
+        self.checkers: list[checks.Checker] = [
+            checks.R1OneWriter(self.partitions),
+            checks.R3Fence(),
+            checks.R4CommitBeforeDispatch(topics, self.database),
+            checks.R5NothingSwallowed(topics),
+            checks.R6AppliedOnce(),
+            checks.R7IdempotencyKey(topics),
+            checks.R8StaleResults(),
+            checks.R9NoSilentHang(topics),
+            checks.RowsAgree(),
+        ]
+        self.database.observers.extend(self.checkers)
+        self.broker.landed, self.broker.handed = self._landed, self._handed
+        self.processes = [self._process(f"p{number}") for number in range(rng.randint(2, 3))]
+        self.orphans: list[MemoryLog] = []
+        self._agenda: list[tuple[int, int, Callable[[], None]]] = []
+        self._number = self._depth = 0
+
+    # -- observers --------------------------------------------------------------------------
+
+    def _landed(self, topic: Topic, partition: int, record: Kept) -> None:
+        for checker in self.checkers:
+            checker.landed(topic, partition, record)
+        if self.broker.names.queue_of(topic.name) is not None:
+            self.fleet.took(topic, record)
+
+    def _handed(self, records: Sequence[Outgoing]) -> None:
+        for checker in self.checkers:
+            checker.handed(records)
+
+    # -- the whole --------------------------------------------------------------------------
+
+    def run(self) -> Report:
+        """Storm, calm, checks."""
+        broken = ""
+        try:
+            self._storm()
+            self._calm()
+            self._finish()
+        except Violation as found:
+            broken = str(found)
+            self.world.note("checker", broken)
+        finally:
+            for process in self.processes:
+                process.bury()
+        epochs = sum(row.epoch for row in self.database.partitions.values())
+        inbound = [self.broker.topics[name] for name in self.broker.names.inbound_names]
+        events = sum(stored.end for topic in inbound for stored in topic.partitions)
+        fired = dict(sorted(self.world.fired.items()))
+        return Report(
+            self.seed, self.world.digest(), len(self.database.runs), epochs, events, sum(fired.values()), fired,
+            self.world.trace, broken,
+        )  # fmt: skip
+
+    def _storm(self) -> None:
+        for _ in range(_STORM_STEPS):
+            if self.world.us > _STORM_US and self.clients.next_us() is None:
+                break
+            self.step()
+
+    def _calm(self) -> None:
+        world = self.world
+        world.faulty = False
+        world.store_down_until = world.log_down_until = 0
+        world.note("world", "calm")
+        began, help_at = world.us, world.us
+        for _ in range(_CALM_STEPS):
+            if self._settled():
+                return
+            if world.us - began > _CALM_US:
+                break
+            if world.us >= help_at:
+                self._help()
+                help_at = world.us + _HELP_US
+            self.step(help_at)
+        raise Violation("R9", f"not at rest after {(world.us - began) / 1e6:.0f} s of calm: {self._unsettled()}")
+
+    def _unsettled(self) -> str:
+        database = self.database
+        open_runs = [
+            f"{run.run_id} {run.status} {run.reason} {_waits(database, run.run_id)}"
+            for run in database.runs.values()
+            if run.closed_at is None
+        ]
+        outbox = {p: list(rows) for p, rows in database.outbox.items() if rows}
+        inbox = [row.source for rows in database.inbox.values() for row in rows.values()]
+        flying = [(log.flying[0].record.topic, len(log.flying)) for log in self._logs() if log.flying]
+        return f"open {open_runs}, outbox {outbox}, inbox {inbox}, flying {flying}"
+
+    def _settled(self) -> bool:
+        database = self.database
+        if self.fleet.next_us() is not None or self.clients.next_us() is not None or self._agenda:
+            return False
+        if any(database.outbox.values()) or any(database.inbox.values()) or database.open_attempts:
+            return False
+        if any(log.flying for log in self._logs()) or any(process.log.news() for process in self.processes):
+            return False
+        return all(run.closed_at is not None for run in database.runs.values()) and not self._unapplied()
+
+    def _help(self) -> None:
+        """Signals for those who wait, a resume for those who stand still: what a person would do."""
+        for run_id in sorted(self.database.runs):
+            run = self.database.runs[run_id]
+            if run.closed_at is not None:
+                continue
+            if run.status in ("paused", "suspended"):
+                self.clients.help(run_id, {"type": "run.resume"})
+                continue
+            for name in _waits(self.database, run_id):
+                self.clients.help(run_id, {"type": "run.signal", "name": name, "payload": 0})
+
+    # -- steps ------------------------------------------------------------------------------
+
+    def step(self, until: int | None = None) -> None:
+        """One thing happens; or nothing can, and time passes up to when something will."""
+        self._weather()
+        options = list(self._options())
+        if not options:
+            coming = [at for at in self._coming() if at is not None]
+            if until is not None:
+                coming.append(until)
+            self.world.advance(min(coming, default=self.world.us + 1_000_000) - self.world.us)
+            return
+        self.world.advance(self.world.rng.randint(0, 400))
+        self.world.rng.choice(options)()
+
+    def _options(self) -> Iterator[Callable[[], None]]:
+        us = self.world.us
+        for process in self.processes:
+            if process.ready(us):
+                yield lambda process=process: self.turn(process)  # type: ignore[misc]
+        for log in self._logs():
+            if log.flying:
+                yield lambda log=log: self._deliver(log)  # type: ignore[misc]
+        for actor in (self.fleet, self.clients):
+            at = actor.next_us()
+            if at is not None and at <= us:
+                yield actor.act
+        if self._agenda and self._agenda[0][0] <= us:
+            yield lambda: heapq.heappop(self._agenda)[2]()
+        if self.cluster.stray:
+            yield self._stray
+
+    def _coming(self) -> Iterator[int | None]:
+        yield from (process.idle_until for process in self.processes if not process.dead and not process.busy)
+        yield self.fleet.next_us()
+        yield self.clients.next_us()
+        if self._agenda:
+            yield self._agenda[0][0]
+
+    def _logs(self) -> list[MemoryLog]:
+        return [process.log for process in self.processes if not process.dead] + self.orphans
+
+    def turn(self, process: Process) -> None:
+        """One turn of a coordinator, which may be its last."""
+        process.idle_until, process.busy = self.world.us, True
+        try:
+            process.coordinator.guarded_turn()
+        except Crash as crash:
+            if crash.process != process.name:
+                raise
+            self.world.note(process.name, str(crash))
+            self._buried(process)
+        finally:
+            process.busy = False
+
+    def meanwhile(self, process: Process) -> None:
+        """The process stands still; if it does so for longer than its session lasts, its partitions go to others."""
+        if self._depth >= _DEEPEST:
+            return
+        world = self.world
+        self._depth += 1
+        world.note(process.name, "stands still")
+        if world.chance("expel"):
+            self.broker.leave(process.log)
+            world.advance(_SESSION_US)
+        for _ in range(world.rng.randint(1, 30)):
+            self.step()
+        world.note(process.name, "goes on")
+        self._depth -= 1
+
+    def _deliver(self, log: MemoryLog) -> None:
+        world = self.world
+        flying = world.rng.choice(log.heads())
+        if world.chance("undelivered"):
+            done = log.answer(flying, "timed out", lands=world.rng.random() < 0.5)
+        else:
+            done = log.answer(flying)
+        if not done:
+            world.advance(1_000)
+
+    def _stray(self) -> None:
+        batch = self.cluster.stray.pop(self.world.rng.randrange(len(self.cluster.stray)))
+        try:
+            self.database.commit(batch)
+            self.world.note("world", "a stray commit lands")
+        except DuctorError as error:
+            self.world.note("world", f"a stray commit is refused: {error}")
+
+    # -- weather ----------------------------------------------------------------------------
+
+    def _weather(self) -> None:
+        world, rng = self.world, self.world.rng
+        if world.chance("outage"):
+            us = world.us + rng.randint(100_000, 8_000_000)
+            if rng.random() < 0.5:
+                world.store_down_until = us
+            else:
+                world.log_down_until = us
+        if world.chance("rebalance"):
+            self._rebalance()
+        if world.chance("recreate"):
+            self._recreate()
+
+    def _rebalance(self) -> None:
+        """A process is told to end, or is too slow for its session; another one comes in its place."""
+        idle = [process for process in self.processes if not process.dead and not process.busy]
+        if not idle:
+            return
+        process = self.world.rng.choice(idle)
+        if self.world.rng.random() < 0.5:
+            self.world.note(process.name, "is expelled")
+            self.broker.leave(process.log)
+            return
+        self.world.note(process.name, "ends in good order")
+        process.busy = True
+        try:
+            process.log.close()
+        except Crash as crash:
+            if crash.process != process.name:
+                raise
+        self._buried(process)
+
+    def _recreate(self) -> None:
+        rng = self.world.rng
+        names = [*self.broker.names.inbound_names, *map(self.broker.names.tasks, programs.QUEUES)]
+        name = rng.choice(names)
+        self.world.note("world", f"{name} is created anew")
+        self.recreated.add(self.broker.topics[name].id)
+        self.broker.create(name, len(self.broker.topics[name].partitions))
+
+    def _buried(self, process: Process) -> None:
+        """Its session ends later, and what it had produced may be on its way, or not."""
+        rng = self.world.rng
+        process.bury()
+        if rng.random() < 0.5:
+            process.log.flying.clear()
+        else:
+            self.orphans.append(process.log)
+        self._at(_SESSION_US if rng.random() < 0.7 else 0, lambda: self.broker.leave(process.log))
+        self._at(rng.randint(0, 8_000_000), lambda: self._restart(process))
+
+    def _restart(self, old: Process) -> None:
+        self.processes[self.processes.index(old)] = self._process(old.name)
+
+    def _process(self, name: str) -> Process:
+        return Process(name, self.world, self, self.cluster)
+
+    def _at(self, us: int, what: Callable[[], None]) -> None:
+        self._number += 1
+        heapq.heappush(self._agenda, (self.world.us + us, self._number, what))
+
+    # -- the end ----------------------------------------------------------------------------
+
+    def _unapplied(self) -> list[str]:
+        """Messages of clients that have left no trace, though their topic is still there."""
+        lost: list[str] = []
+        database = self.database
+        for sent in self.clients.sent:
+            if sent.topic_id in self.recreated:
+                continue
+            if sent.kind == "start":
+                applied = sent.run_id in database.runs
+            else:
+                applied = (sent.run_id, sent.kind, sent.id) in database.messages
+            if not applied:
+                lost.append(f"{sent.kind} {sent.id} at {sent.partition}/{sent.offset}")
+        return lost
+
+    def _finish(self) -> None:
+        for checker in self.checkers:
+            checker.finish(self.database)
+        for process in self.processes:
+            for run_id in self.database.runs:
+                self._compare(process, run_id)
+
+    def _compare(self, process: Process, run_id: str) -> None:
+        """What an owner has in memory is what anybody would rebuild."""
+        cached = process.coordinator.cache.peek(run_id)
+        if cached is None or cached.state is None or cached.record_version != self.database.version_of(run_id):
+            return
+        rebuilt = checks.state_of(self.database, run_id)
+        if rebuilt is None or state_bytes(rebuilt) != state_bytes(cached.state):
+            raise Violation("R2", f"{run_id}: rebuilt from its records it is not what its owner has")
+
+
+def _waits(database: Database, run_id: str) -> list[str]:
+    state = checks.state_of(database, run_id)
+    if state is None:
+        return []
+    return sorted({node.name for node in state.nodes.values() if node.kind == "signal"})
+
+
+def _config(world: World) -> CoordinatorConfig:
+    rng = world.rng
+    return CoordinatorConfig(
+        batch_limit=rng.choice([1, 3, 20, 500]),
+        unconfirmed_limit=rng.choice([2, 5, 64]),
+        idle_poll_s=rng.choice([0.5, 2.0]),
+        horizon_ms=rng.choice([2_000, 30_000, 600_000]),
+        cached_runs=rng.choice([1, 3, 50_000]),
+        inbox_limit=rng.choice([1, 5, 500]),
+        sweep_s=rng.choice([1.0, 5.0]),
+        confirm_idle_s=rng.choice([0.05, 0.25]),
+        conflict_backoff_ms=rng.choice([2, 20]),
+    )

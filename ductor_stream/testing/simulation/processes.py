@@ -1,0 +1,155 @@
+"""A coordinator process of the simulation: the production ``Coordinator`` on memory ports behind a gate that fails."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Protocol
+
+from ductor_stream.coordinator.config import CoordinatorConfig
+from ductor_stream.coordinator.definitions import Definitions
+from ductor_stream.coordinator.service import Coordinator
+from ductor_stream.errors import LogUnavailable, StoreUnavailable
+from ductor_stream.ports import Batch
+from ductor_stream.protocol.inbound import InboundDecoder
+from ductor_stream.protocol.outbound import Encoder
+from ductor_stream.protocol.worker import WorkerCodec
+from ductor_stream.telemetry.metrics import Metrics
+from ductor_stream.testing.simulation import programs
+from ductor_stream.testing.simulation.gate import Crash, Gate, Outcome
+from ductor_stream.testing.simulation.memory_broker import Broker
+from ductor_stream.testing.simulation.memory_database import DatabaseServer
+from ductor_stream.testing.simulation.memory_log import MemoryLog
+from ductor_stream.testing.simulation.memory_store import MemoryStore
+from ductor_stream.testing.simulation.world import VirtualClock, World
+
+CLUSTER = "simulated"
+_LOG_CALLS = frozenset({"poll", "end_offsets", "start_offsets", "topic_ids", "partition_counts", "healthy"})
+_SILENT = frozenset({"produce", "flush", "seek"})
+"""Calls of the log that do not fail: what becomes of their records is told later."""
+
+
+class Interloper(Protocol):
+    """Lets others act while a process stands still in the middle of a call."""
+
+    def meanwhile(self, process: Process) -> None:
+        """Some steps of everybody else."""
+
+
+class Faulty(Gate):
+    """The gate of one process."""
+
+    def __init__(self, world: World, interloper: Interloper) -> None:
+        self._world, self._interloper = world, interloper
+        self.process: Process | None = None
+        self._locked = False
+
+    def enter(self, call: str) -> None:
+        world, process = self._world, self.process
+        if process is None:
+            return
+        if process.dead:
+            raise Crash(process.name, call)
+        if world.chance("crash"):
+            process.dead = True
+            raise Crash(process.name, call)
+        if world.chance("pause"):
+            self._interloper.meanwhile(process)
+            if process.dead:
+                raise Crash(process.name, call)
+        if call == "lock":
+            self._locked = True
+        if call in _LOG_CALLS:
+            if world.us < world.log_down_until or world.chance("log_away"):
+                raise LogUnavailable("simulated")
+        elif call not in _SILENT and (world.us < world.store_down_until or world.chance("store_away")):
+            raise StoreUnavailable("simulated")
+
+    def leave(self, call: str) -> None:
+        process = self.process
+        if process is not None and (process.dead or self._world.chance("crash")):
+            process.dead = True
+            raise Crash(process.name, f"after {call}")
+        if process is not None and self._world.chance("pause"):
+            self._interloper.meanwhile(process)
+
+    def outcome(self, batch: Batch) -> Outcome:
+        world, locked = self._world, self._locked
+        self._locked = False
+        found: Outcome = "lands"
+        if world.chance("refused"):
+            found = "refused"
+        elif world.chance("unknown"):
+            unknown: tuple[Outcome, ...] = ("unknown_landed", "unknown_lost", "unknown_late")
+            found = world.rng.choice(unknown)
+        elif batch.runs and not locked and world.chance("conflict"):
+            found = "conflict"
+        where = " ".join(f"{p.partition}:{p.previous}->{p.next}" for p in batch.partitions)
+        runs = " ".join(f"{run.run_id}@{run.expected + 1}:{run.status}" for run in batch.runs)
+        assert self.process is not None
+        world.note(self.process.name, f"commit {found} {where} [{runs}]")
+        return found
+
+    def idle(self, seconds: float) -> None:
+        if self.process is not None:
+            self.process.idle_until = self._world.us + int(seconds * 1e6)
+
+    def share(self, available: int) -> int:
+        if not self._world.faulty or available == 0:
+            return available
+        return self._world.rng.randint(0, available)
+
+    def delivers(self) -> bool:
+        return not self._world.faulty or self._world.rng.random() < 0.2
+
+
+class Process:
+    """One incarnation of a coordinator process."""
+
+    def __init__(self, name: str, world: World, interloper: Interloper, cluster: Cluster) -> None:
+        self.name, self.dead, self.busy, self.idle_until = name, False, False, 0
+        gate = Faulty(world, interloper)
+        self.clock = VirtualClock(world)
+        self.log = MemoryLog(cluster.broker, self.clock, gate)
+        self.store = MemoryStore(cluster.server, gate, cluster.stray)
+        self.store.namespace(programs.NAMESPACE, CLUSTER, cluster.partitions)
+        self.clock.observe(world.ms)
+        topics = cluster.broker.names
+        self.coordinator = Coordinator(
+            cluster.config,
+            cluster.definitions,
+            topics,
+            (self.store, self.log, self.clock, None),
+            (InboundDecoder(topics), Encoder(topics), WorkerCodec()),
+            cluster.metrics,
+            partitions=cluster.partitions,
+            new_token=lambda: str(uuid.UUID(int=world.rng.getrandbits(128))),
+            jitter=world.rng.random,
+        )
+        self.log.subscribe(self.coordinator.ownership)
+        gate.process = self
+
+    def ready(self, us: int) -> bool:
+        """Whether it would do something now."""
+        return not self.dead and not self.busy and (self.idle_until <= us or self.log.news())
+
+    def bury(self) -> None:
+        """The process is gone: its coroutines must not be found by the garbage collector."""
+        self.dead = True
+        self.coordinator.cache.close(range(1000))
+
+
+class Cluster:
+    """What processes share."""
+
+    def __init__(self, broker: Broker, server: DatabaseServer, partitions: int, config: CoordinatorConfig) -> None:
+        self.broker, self.server, self.partitions, self.config = broker, server, partitions, config
+        self.stray: list[Batch] = []
+        self.definitions = _definitions
+        self.metrics = _metrics
+
+
+_metrics = Metrics()
+_definitions = Definitions(
+    [workflow.definition for workflow in programs.app.workflows.values()],
+    {name: programs.app.default_version(name) for name, _ in programs.app.workflows},
+)

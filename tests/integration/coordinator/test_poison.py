@@ -1,0 +1,181 @@
+"""One bad run hurts nobody else: its inputs are set aside, it is failed if it can be, all others go on (R11, protocol 23)."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from rig import Rig
+from support import until
+
+from ductor_stream.coordinator import ticking
+from ductor_stream.coordinator.commit import Prepared
+from ductor_stream.engine.events import Condemned
+
+Spoil = Callable[[Prepared, str], None]
+
+
+def u0000(prepared: Prepared, run_id: str) -> None:
+    """A text that Postgres does not store."""
+    prepared.batch.runs = [
+        msgspec.structs.replace(run, reason="a\0b") if run.run_id == run_id else run for run in prepared.batch.runs
+    ]
+
+
+def surrogate(prepared: Prepared, run_id: str) -> None:
+    """A text that is no UTF-8: it fails before anything is sent."""
+    prepared.batch.attempts = [
+        msgspec.structs.replace(row, step="\ud800") if row.run_id == run_id else row for row in prepared.batch.attempts
+    ]
+
+
+def too_large_for_an_index(prepared: Prepared, run_id: str) -> None:
+    """A key beyond 2,704 bytes."""
+    prepared.batch.attempts = [
+        msgspec.structs.replace(row, node_id=secrets.token_hex(9_000)) if row.run_id == run_id else row
+        for row in prepared.batch.attempts
+    ]
+
+
+def number_out_of_range(prepared: Prepared, run_id: str) -> None:
+    """More than an integer column holds."""
+    prepared.batch.attempts = [
+        msgspec.structs.replace(row, attempt=1 << 40) if row.run_id == run_id else row for row in prepared.batch.attempts
+    ]
+
+
+def spoiling(spoil: Spoil, *victims: str, condemned_too: bool = False) -> Callable[[Any], None]:
+    """Lays a poison into every batch that concerns the victims, but for the one that fails them."""
+
+    def prepare(coordinator: Any) -> None:
+        tick = coordinator.tick
+
+        def wrapped(work: Any, entries: Any) -> Prepared:
+            prepared: Prepared = tick(work, entries)
+            spared = {entry.run_id for entry in entries if isinstance(entry.input, Condemned)}
+            for victim in victims:
+                if condemned_too or victim not in spared:
+                    spoil(prepared, victim)
+            return prepared
+
+        coordinator.tick = wrapped
+
+    return prepare
+
+
+@pytest.mark.parametrize("spoil", [u0000, surrogate, too_large_for_an_index, number_out_of_range])
+def test_a_run_whose_data_cannot_be_stored(rig: Rig, spoil: Spoil) -> None:
+    """R11, R9: it is failed with the reason, in the midst of a batch of others that complete."""
+    rig.worker()
+    rig.coordinator().stop()
+    rig.coordinator(prepare=spoiling(spoil, "victim"))
+    rig.start("victim", workflow="words", input=1)
+    ids = [f"r{n}" for n in range(8)]
+    if spoil is u0000:
+        rig.start(*ids[:4], "victim", *ids[4:])
+    else:
+        rig.start(*ids, "victim")
+    rig.until_status("completed", *ids)
+    letters = until(rig.letters, what="the start of the victim")
+    assert {letter.reason for letter in letters} == {"poisoned_run"}
+    assert {letter.key for letter in letters} == {b"victim"}
+    rig.check()
+
+
+def test_a_run_that_was_well_before(rig: Rig) -> None:
+    """R9: an open run is failed, so that somebody sees it, and its input is kept."""
+    running = rig.coordinator(prepare=spoiling(too_large_for_an_index, "victim"))
+    rig.start("victim", workflow="words", input=1)
+    rig.until_status("running", "victim")
+    running.stop()
+    rig.coordinator(prepare=spoiling(u0000, "victim"))
+    rig.signal("victim", "on", signal_id="s")
+    rig.until_status("failed", "victim")
+    assert rig.run("victim")["error"]["code"] == "poisoned"
+    assert [(letter.reason, letter.key) for letter in rig.letters()] == [("poisoned_run", b"victim")]
+    rig.check()
+
+
+def test_a_batch_full_of_poison(rig: Rig) -> None:
+    """R11: thirty in one batch, and not even the attempt to fail them lands."""
+    bad, good = [f"bad{n}" for n in range(30)], [f"r{n}" for n in range(6)]
+    rig.coordinator().stop()
+    rig.start(*bad[:15], *good, *bad[15:])
+    rig.worker()
+    running = rig.coordinator(prepare=spoiling(u0000, *bad, condemned_too=True))
+    rig.until_status("completed", *good)
+    until(lambda: len(rig.letters()) == 30, what="thirty dead letters")
+    assert running.reasons() == []
+    rig.check()
+
+
+def test_a_run_whose_tasks_cannot_be_encoded(rig: Rig) -> None:
+    """R11: what fails while the batch is put together is its run's own affair as well."""
+
+    def prepare(coordinator: Any) -> None:
+        task = coordinator.committer._encoder.task
+
+        def wrapped(run_id: str, *rest: Any) -> Any:
+            if run_id == "victim":
+                raise RuntimeError("cannot be encoded")
+            return task(run_id, *rest)
+
+        coordinator.committer._encoder.task = wrapped
+
+    rig.worker()
+    rig.coordinator(prepare=prepare)
+    ids = [f"r{n}" for n in range(6)]
+    rig.start(*ids[:3], "victim", *ids[3:])
+    rig.until_status("completed", *ids)
+    assert [(letter.reason, letter.key) for letter in until(rig.letters)] == [("poisoned_run", b"victim")]
+    rig.check()
+
+
+def test_a_tick_that_fails(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R11: a fault of the engine's own stays with the run that it shows in."""
+    real = ticking.tick
+
+    def tick(definitions: Any, run_id: str, *rest: Any, **named: Any) -> Any:
+        if run_id == "victim":
+            raise ZeroDivisionError("a fault of ours")
+        return real(definitions, run_id, *rest, **named)
+
+    monkeypatch.setattr(ticking, "tick", tick)
+    rig.worker()
+    rig.coordinator()
+    ids = [f"r{n}" for n in range(6)]
+    rig.start(*ids[:3], "victim", *ids[3:])
+    rig.until_status("completed", *ids)
+    (letter,) = until(rig.letters)
+    assert (letter.reason, letter.key) == ("tick_failed", b"victim")
+    assert "a fault of ours" in letter.headers["ductor-error"]
+    rig.check()
+
+
+@pytest.mark.parametrize("state", ["\\x00", "\\x9563", "\\xdc001000"])
+def test_a_run_that_this_release_cannot_read(rig: Rig, monkeypatch: pytest.MonkeyPatch, state: str) -> None:
+    """R11, protocol 19: its input waits, others go on; whoever can read it applies everything, once and in order."""
+    monkeypatch.setattr(ticking, "_TRY_LATER_MS", 200)
+    running = rig.coordinator()
+    rig.start("victim", workflow="words", input=2)
+    rig.start("victim2")
+    rig.until_status("running", "victim", "victim2")
+    until(lambda: not rig.rows("select from eec_outbox where ns = {ns}"), what="confirmed")
+    running.stop()
+    kept = {run_id: rig.run(run_id)["state"] for run_id in ("victim", "victim2")}
+    rig.rows("update eec_workflow_run set state = %s::bytea where ns = {ns}", state)
+    running = rig.coordinator()
+    rig.signal("victim", "a")
+    rig.signal("victim", "b")
+    rig.worker()
+    rig.start("other")
+    rig.until_status("completed", "other")
+    until(lambda: len(rig.rows("select id from eec_inbox where ns = {ns}")) >= 3, what="inputs that wait")
+    for run_id, good in kept.items():
+        rig.rows("update eec_workflow_run set state = %s where ns = {ns} and run_id = %s", good, run_id)
+    rig.until_status("completed", "victim", "victim2")
+    assert rig.run("victim")["result"] == ["a", "b"]
+    rig.check()
