@@ -14,6 +14,7 @@ RUN python -m venv /opt/ductor
 ENV PATH=/opt/ductor/bin:$PATH
 COPY pyproject.toml requirements.lock README.md LICENSE ./
 COPY schemas schemas
+COPY examples/orders examples/orders
 COPY ductor_stream ductor_stream
 # EXTRAS=[registry] adds the client of a schema registry. The lock keeps to the versions that were tested.
 ARG EXTRAS=

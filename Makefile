@@ -1,4 +1,4 @@
-# make install | test | demo | bench | clean
+# make install | test | demo | bench | bench-peers | clean
 #
 # A stamp file says that a step is done: a second call does nothing. Paths are relative and quoted by make's
 # own working folder, so that a clone in a folder with spaces works.
@@ -9,7 +9,7 @@ DEPENDENCIES := .venv/stamp-dependencies
 PACKAGE := .venv/stamp-package
 SERVERS := .venv/stamp-servers
 
-.PHONY: install test demo bench clean
+.PHONY: install tools test demo bench bench-peers clean
 
 install: $(SERVERS)
 
@@ -28,7 +28,20 @@ $(SERVERS): ductor_stream/dev/jars.txt $(PACKAGE)
 	$(BIN)/python -m ductor_stream.dev.fetch
 	@touch $@
 
-test: install
+# Checkers of what is deployed that no wheel brings: linked if they are here, else built, once. Where there is no Go
+# either, the tests that need them fail and say so; all others run.
+helm := helm.sh/helm/v3/cmd/helm@v3.22.0
+promtool := github.com/prometheus/prometheus/cmd/promtool@v0.316.0
+
+tools: .tools/helm .tools/promtool
+
+.tools/helm .tools/promtool:
+	@mkdir -p .tools
+	@if found=$$(command -v $(@F)); then ln -sf "$$found" $@; \
+	elif command -v go > /dev/null; then echo "building $(@F): minutes, once"; GOBIN="$(CURDIR)/.tools" go install $($(@F)); \
+	else echo "$(@F) cannot be had: install Go 1.26 or newer, or $(@F) itself"; fi
+
+test: install tools
 	$(BIN)/python -m ruff check
 	$(BIN)/python -m mypy
 	@if [ -e .importlinter ]; then $(BIN)/lint-imports; fi
@@ -41,7 +54,11 @@ demo: install
 bench: install
 	$(BIN)/python -m bench $(BENCH)
 
+# DBOS, Restate, Temporal and LittleHorse in turn with ours (bench/peers/README.md); PEERS="--only dbos" measures less.
+bench-peers: install
+	$(BIN)/python -m bench.peers $(PEERS)
+
 clean:
-	rm -rf .venv .ductor build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .ductor .tools build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	rm -rf *.egg-info

@@ -143,6 +143,8 @@ def _machine_cpu_s() -> dict[str, float]:
 
 def _commits(database: str) -> int:
     """Transactions committed in that database. A backend that never rests tells its count once a second."""
+    if not database:
+        return 0  # a peer that keeps its state elsewhere
     query = "select xact_commit from pg_stat_database where datname = current_database()"
     with psycopg.connect(database, autocommit=True) as connection:
         row = connection.execute(query).fetchone()

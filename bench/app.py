@@ -45,6 +45,12 @@ async def sleeper(run: Run, due_at: float) -> None:
 
 
 @app.workflow
+async def nap(run: Run, seconds: float) -> None:
+    """Sleep for so long, from when the start was applied."""
+    await asyncio.sleep(seconds)
+
+
+@app.workflow
 async def idle(run: Run) -> int:
     """Wait for a signal, which may never come."""
     return await run.wait_signal(go)

@@ -1,4 +1,4 @@
-"""The table, ``latest.json``, and the comparison with the figures that were committed last."""
+"""The table, ``latest.json``, ``latest.svg``, and the comparison with the figures that were committed last."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from bench import plot
 from bench.results import Results
 from bench.targets import TARGETS
 
@@ -26,10 +27,12 @@ _NEWS = 0.10
 
 
 def publish(results: Results, *, quick: bool) -> None:
-    """Write ``latest.json`` (``quick.json``), print the table. Nothing that was not measured is in it."""
+    """Write ``latest.json`` and ``.svg`` (``quick…``), print the table. Nothing that was not measured is in it."""
     path = QUICK if quick else LATEST
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(_document(results, quick), indent=1) + "\n")
+    caption = "ductor_stream: what was measured against its targets"
+    path.with_suffix(".svg").write_text(plot.drawn(plot.bars(results), caption + (" (--quick: means nothing)" if quick else "")))
     console = Console(width=max(Console().width, _WIDTH))
     console.print(_table(results, _committed()))
     if others := _others(results):
@@ -38,7 +41,7 @@ def publish(results: Results, *, quick: bool) -> None:
         console.print("[yellow]--quick: these figures mean nothing[/]")
     for warning in dict.fromkeys(results.warnings):
         console.print(f"[yellow]doubtful:[/] {warning}")
-    console.print(f"written: {path}")
+    console.print(f"written: {path} and {path.with_suffix('.svg').name}")
 
 
 def _document(results: Results, quick: bool) -> dict[str, Any]:

@@ -86,8 +86,8 @@ def _owners_first(pids: dict[str, list[int]]) -> dict[str, list[int]]:
 
 
 @contextmanager
-def opened(servers: Servers, shape: Shape, watched: Mapping[str, str] | None = None) -> Iterator[Scenario]:
-    """Start everything of that shape and return when it is ready.
+def staffed(servers: Servers, shape: Shape, watched: Mapping[str, str] | None = None) -> Iterator[tuple[Ground, Fleet]]:
+    """Start all processes of that shape on a ground of their own, and return when they are ready.
 
     ``watched``: run its coordinators by profiled.py, with this in their environment.
     """
@@ -104,6 +104,15 @@ def opened(servers: Servers, shape: Shape, watched: Mapping[str, str] | None = N
         for _ in range(shape.workers):
             fleet.start("worker", shape.concurrency)
         fleet.await_ready(ground.partitions)
+        yield ground, fleet
+
+
+@contextmanager
+def opened(servers: Servers, shape: Shape, watched: Mapping[str, str] | None = None) -> Iterator[Scenario]:
+    """As ``staffed``, with the load of this process."""
+    with staffed(servers, shape, watched) as (ground, fleet):
         listener = Load(ground.settings, ground.settings.topics(app.namespace))
-        stack.callback(listener.close)
-        yield Scenario(ground, shape, fleet, listener)
+        try:
+            yield Scenario(ground, shape, fleet, listener)
+        finally:
+            listener.close()

@@ -88,9 +88,23 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise InvalidConfig(f"where is Postgres? Set DUCTOR_DATABASE_URL, or url under [database] in {FILE}")
         return rules.connection_string(self.database_url or "", self.database)
 
+    def beside(self, kafka_bootstrap: str, database_url: str, namespace: str) -> Settings:
+        """The same settings with these servers; a namespace that is configured stays."""
+        return msgspec.structs.replace(
+            self,
+            kafka_bootstrap=kafka_bootstrap,
+            database_url=database_url,
+            namespace=self.namespace or namespace,
+        )
+
+    def plain(self) -> dict[str, Any]:
+        """All settings as plain values, secrets among them."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return plain
+
     def redacted(self) -> dict[str, Any]:
         """All settings as plain values, with ``***`` in the place of secrets: for logs and for people."""
-        plain: dict[str, Any] = msgspec.to_builtins(self)
+        plain = self.plain()
         for table in ("kafka", "database", "schema_registry"):
             plain[table] = {key: rules.shown(key, value) for key, value in plain[table].items()}
         if self.database_url:
@@ -104,8 +118,8 @@ def load(environ: Mapping[str, str] | None = None, **given: Any) -> Settings:
     Raises InvalidConfig, which names the variable or the file and key, and the remedy.
     """
     environ = os.environ if environ is None else environ
-    found = _from_file(environ)
-    for name, value in _from_environment(environ).items():
+    found = read_file(environ)
+    for name, value in read_environment(environ).items():
         found[name] = {**found.get(name, {}), **value} if isinstance(value, dict) else value
     if unknown := [name for name in given if name not in Settings.__struct_fields__]:
         raise InvalidConfig(f"unknown setting {unknown[0]!r}{rules.nearest(unknown[0], Settings.__struct_fields__)}")
@@ -148,10 +162,15 @@ _TABLES: Mapping[str, tuple[Mapping[str, str], frozenset[str]]] = {
 """By table: keys that are settings of their own, and the driver's options."""
 
 
-def _from_file(environ: Mapping[str, str]) -> dict[str, Any]:
-    named = environ.get("DUCTOR_CONFIG")
-    path = Path(named or FILE)
-    if not named and not path.is_file():
+def config_file(environ: Mapping[str, str]) -> Path:
+    """The file that is read, whether it is there or not."""
+    return Path(environ.get("DUCTOR_CONFIG") or FILE)
+
+
+def read_file(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Settings out of the file, not yet converted. Raises InvalidConfig."""
+    path = config_file(environ)
+    if not environ.get("DUCTOR_CONFIG") and not path.is_file():
         return {}
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -201,7 +220,7 @@ def _variable(table: str, key: str) -> str:
     return f"DUCTOR_{table}_{key}".upper().replace(".", "_")
 
 
-_VARIABLES: dict[str, tuple[str, str | None]] = {
+VARIABLES: dict[str, tuple[str, str | None]] = {
     **{_variable(table, key): (table, key) for table, (_, options) in _TABLES.items() for key in options},
     **{f"DUCTOR_{name.upper()}": (name, None) for name in _TOP},
     **{_variable(table, key): (name, None) for table, (own, _) in _TABLES.items() for key, name in own.items()},
@@ -212,20 +231,21 @@ _OTHERS = ("DUCTOR_CONFIG", "DUCTOR_CACHE_DIR", "DUCTOR_POSTGRES_BIN", "DUCTOR_M
 """Variables of ours that are read elsewhere."""
 
 
-def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+def read_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Settings out of environment variables, not yet converted. Raises InvalidConfig."""
     found: dict[str, Any] = {}
     for variable, value in environ.items():
         # An empty variable is how compose files and charts leave one out.
         ours = variable.startswith("DUCTOR_") and variable not in _OTHERS
         if not ours or not value or rules.is_service_link(variable, value):
             continue
-        target = _VARIABLES.get(variable)
+        target = VARIABLES.get(variable)
         if target is None and variable.endswith("_FILE"):
-            target = _VARIABLES.get(variable.removesuffix("_FILE"))
+            target = VARIABLES.get(variable.removesuffix("_FILE"))
             value = _content(variable, value, environ) if target else value
         if target is None:
             # Other software may have names of its own here, so only what looks like a slip is refused.
-            if near := rules.nearest(variable.removesuffix("_FILE"), [*_VARIABLES, *_OTHERS], cutoff=0.88):
+            if near := rules.nearest(variable.removesuffix("_FILE"), [*VARIABLES, *_OTHERS], cutoff=0.88):
                 raise InvalidConfig(f"unknown variable {variable}{near}")
         elif target[1] is None:
             found[target[0]] = value
@@ -247,7 +267,7 @@ def _where(problem: str) -> str:
     """msgspec's message with the setting in front, by the name that people set it by."""
     text, _, path = problem.partition(" - at `$.")
     name = path.rstrip("`")
-    known = {setting: variable for variable, (setting, option) in reversed(_VARIABLES.items()) if option is None}
+    known = {setting: variable for variable, (setting, option) in reversed(VARIABLES.items()) if option is None}
     return f"{name} ({known[name]}): {text}" if name in known else problem
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import urllib.error
 import urllib.request
@@ -34,10 +35,11 @@ READY_WITHIN_MS = 60_000
 
 @dataclass
 class Member:
-    """One process. ``restarted`` makes the next one in its place, with the same options and stable name."""
+    """One process. ``recipe`` is what it was started with, ``killed`` says that it was asked to end."""
 
     role: Role
     name: str
+    recipe: dict[str, Any]
     spec: ServerSpec
     health_port: int
     process: ServerProcess
@@ -62,8 +64,8 @@ class Member:
         return self.counts[name] if not labels else sum(self.counts[f"{name}{{{k}={v}}}"] for k, v in labels.items())
 
     def look(self) -> None:
-        """Read its metrics."""
-        text = self._get("/metrics")
+        """Read its metrics, while it is there."""
+        text = self._get("/metrics") if self.process.alive() else None
         if text is None:
             return
         seen: Counter[str] = Counter()
@@ -126,27 +128,29 @@ class Fleet:
             signal.SIGTERM,
             environment=self._environment(role, instance),
         )
-        return self._launched(role, spec, port)
+        recipe = {"instance": instance, "folder": folder, "app": app}
+        member = Member(role, name, {"options": options, **recipe}, spec, port, launch(spec))
+        self.members.append(member)
+        return member
 
     def restart(self, member: Member) -> Member:
-        """Another process in the place of one that is gone."""
-        name = f"{member.role}-{len(self.members) + 1}"
-        values = {**vars(member.spec), "name": name, "log": self.rig.folder / f"{name}.log"}
-        return self._launched(member.role, ServerSpec(**values), member.health_port)
+        """Another process in the place of one that is gone, under its stable name if it had one."""
+        recipe = dict(member.recipe)
+        return self.start(member.role, *recipe.pop("options"), **recipe)
 
     def running(self, *roles: Role) -> list[Member]:
         """Those that were not killed, of these roles."""
         return [member for member in self.members if not member.killed and member.role in (roles or _ROLES)]
 
-    def until_ready(self, partitions: bool = True) -> None:
-        """Wait until all that run are ready, and all partitions are owned by them (those of nobody killed before)."""
+    def until_ready(self) -> None:
+        """Wait until all that run are ready, and each coordinator owns its share of all partitions."""
 
         def look() -> bool:
             waiting = [member.name for member in self.running() if not member.ready()]
             assert not waiting, f"not ready: {waiting}"
             owners = self.running("coordinator", "serve")
             owned = {member.name: member.metric("ductor_partitions_owned") for member in owners}
-            assert not owners or not partitions or sum(owned.values()) == self.rig.partitions, owned
+            assert not owners or (sum(owned.values()) == self.rig.partitions and min(owned.values()) > 0), owned
             return True
 
         until(look, within_ms=READY_WITHIN_MS, what="a ready fleet")
@@ -172,6 +176,16 @@ class Fleet:
         """A counter over all processes that there ever were, as far as they could be asked."""
         return sum(member.metric(name, **labels) for member in self.members)
 
+    def show(self, run_id: str) -> Any:
+        """What ``ductor-stream runs show`` tells of a run."""
+        command = [sys.executable, "-m", "ductor_stream.cli.main", "runs", "show", run_id, "--json"]
+        environment = self._environment("coordinator", None)
+        done = subprocess.run(
+            command, env=environment, cwd=APPS, capture_output=True, text=True, check=False, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
     def effects(self) -> list[dict[str, Any]]:
         """What steps have told of, of all processes."""
         found: list[dict[str, Any]] = []
@@ -193,17 +207,13 @@ class Fleet:
         fallen = [member for member in self.running() if not member.process.alive()]
         assert not fallen, [f"{member.name} ended by itself: {log_tail(member.spec.log)}" for member in fallen]
 
-    def _launched(self, role: Role, spec: ServerSpec, port: int) -> Member:
-        member = Member(role, spec.name, spec, port, launch(spec))
-        self.members.append(member)
-        return member
-
     def _environment(self, role: Role, instance: str | None) -> Mapping[str, str]:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("DUCTOR_")}
         own = {
             "DUCTOR_KAFKA_BOOTSTRAP": self.rig.bootstrap,
             "DUCTOR_NAMESPACE": self.rig.namespace,
             "EFFECTS_FOLDER": str(self.folder),
+            "PYTHONPATH": os.pathsep.join([str(APPS), *filter(None, [inherited.get("PYTHONPATH")])]),
         }
         if role != "worker":
             own["DUCTOR_DATABASE_URL"] = self.rig.database
@@ -226,6 +236,14 @@ def fleet_of(rig: Rig, app: str = "shop:app") -> Iterator[Fleet]:
         fleet.stop()
 
 
-def gate(folder: Path) -> Path:
+def gate(rig: Rig) -> Path:
     """A file for which steps wait until the test makes it (``shop.gated``)."""
-    return folder / fresh_name("gate")
+    return rig.folder / fresh_name("gate")
+
+
+def module(rig: Rig, name: str, text: str) -> Path:
+    """A folder with an app's module ``shop.py`` of that text; ``name`` is the folder's."""
+    folder = rig.folder / name
+    folder.mkdir()
+    (folder / "shop.py").write_text(text, encoding="utf-8")
+    return folder

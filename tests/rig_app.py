@@ -1,10 +1,10 @@
-"""The workflows that tests of the coordinator run. Their one step, ``double``, is executed by ``PlainWorker``."""
+"""The workflows that tests of the coordinator run. Their steps are executed by ``PlainWorker``."""
 
 from __future__ import annotations
 
 import asyncio
 import ctypes
-from typing import Any
+from typing import Any, Literal
 
 from ductor_stream import App, Retry, Run, StepError
 
@@ -17,6 +17,15 @@ def make_app(namespace: str) -> App:
     @app.step(retry=Retry(max_attempts=3, initial=0.02, maximum=0.05))
     async def double(x: int) -> int:
         return x * 2
+
+    @app.step(retry=Retry(max_attempts=1))
+    async def size(text: str) -> int:
+        return len(text)
+
+    @app.workflow
+    async def measure(run: Run, times: int) -> int:
+        """One step with an input of so many characters."""
+        return await run.step(size, "x" * times)
 
     @app.workflow
     async def chain(run: Run, n: int) -> list[int]:
@@ -69,5 +78,24 @@ def make_app(namespace: str) -> App:
     async def deadly(run: Run, x: int) -> int:
         """Takes its owner along, whoever that is: a segmentation fault."""
         return x + len(ctypes.string_at(0))
+
+    @app.workflow
+    async def mother(run: Run, n: int) -> list[list[int]]:
+        """So many children at once, each a chain of two steps."""
+        return await asyncio.gather(*(run.child(chain, 2) for _ in range(n)))
+
+    @app.workflow
+    async def guardian(run: Run, policy: Literal["cancel", "terminate", "abandon"]) -> list[str]:
+        """A child that waits for a word, under this policy."""
+        return await run.child(words, 1, run_id=f"{run.info.run_id}-child", parent_close=policy)
+
+    @app.workflow
+    async def endless(run: Run, heard: list[int]) -> list[int]:
+        """Continues as new after each few words; the word 0 ends it."""
+        for _ in range(3):
+            heard.append(int(await run.wait_signal(word)))
+            if not heard[-1]:
+                return heard
+        run.continue_as_new(heard)
 
     return app

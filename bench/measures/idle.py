@@ -27,11 +27,9 @@ def idle(bench: Bench) -> None:
     """All idle runs live in one partition. Keys without a mode are the worse of both."""
     for mode in MODES:
         with opened(bench.servers, sync() if mode == "sync" else over_kafka()) as scenario:
-            alone = [_steps_per_s(bench, scenario, "without idle runs") for _ in range(_warmed(bench, scenario))]
-            scenario.load.drain()
+            alone = _windows(bench, scenario, "without idle runs")
             _fill(bench, scenario, mode)
-            among = [_steps_per_s(bench, scenario, "among idle runs") for _ in range(_warmed(bench, scenario))]
-            scenario.load.drain()
+            among = _windows(bench, scenario, "among idle runs")
             for before, after in zip(alone, among, strict=True):
                 bench.results.add(f"idle_{mode}_steps_per_s", after)
                 bench.results.add(f"idle_{mode}_runs_ratio", after / before)
@@ -48,29 +46,21 @@ def _choose(bench: Bench) -> None:
     results.choose_worst("takeover_ms", [f"takeover_{mode}_ms" for mode in MODES], better="lower")
 
 
-def _loop(bench: Bench, scenario: Scenario) -> ClosedLoop:
-    return ClosedLoop(scenario.load, lambda: scenario.load.start("chain", STEPS), bench.sizes.in_flight)
-
-
-def _warmed(bench: Bench, scenario: Scenario) -> int:
-    """Run chains for a while; returns how many windows are to follow."""
-    _loop(bench, scenario).run_for(bench.sizes.chain_warm_s)
-    return bench.repeats
-
-
-def _steps_per_s(bench: Bench, scenario: Scenario, when: str) -> float:
-    """One window of chains at saturation. Runs of the window before are waited for: each has all of its own in flight."""
+def _windows(bench: Bench, scenario: Scenario, when: str) -> list[float]:
+    """Steps/s of chains at saturation, once per repeat; all of them have ended when this returns."""
+    loop = ClosedLoop(scenario.load, lambda: scenario.load.start("chain", STEPS), bench.sizes.in_flight)
+    loop.run_for(bench.sizes.chain_warm_s)
+    rates = []
+    for _ in range(bench.repeats):
+        meter = scenario.meter()
+        meter.start()
+        ended = loop.run_for(bench.sizes.chain_s)
+        usage = meter.stop()
+        rates.append(STEPS * len(ended) / usage.seconds)
+        bench.results.detail(f"chains {when}", scenario.shape.label, usage, steps_per_s=rates[-1])
+        bench.say(f"chains {when}, {scenario.shape.label}: {rates[-1]:,.0f} steps/s")
     scenario.load.drain()
-    loop = _loop(bench, scenario)
-    loop.run_for(bench.sizes.chain_warm_s / 4)
-    meter = scenario.meter()
-    meter.start()
-    ended = loop.run_for(bench.sizes.chain_s)
-    usage = meter.stop()
-    rate = STEPS * len(ended) / usage.seconds
-    bench.results.detail(f"chains {when}", scenario.shape.label, usage, steps_per_s=rate)
-    bench.say(f"chains {when}, {scenario.shape.label}: {rate:,.0f} steps/s")
-    return rate
+    return rates
 
 
 def idle_ids(ground: Ground) -> Iterator[str]:
@@ -99,7 +89,7 @@ def _fill(bench: Bench, scenario: Scenario, mode: Mode) -> None:
     cached = scenario.fleet.total("ductor_runs_cached")
     bench.results.add(f"idle_{mode}_run_bytes", grown / wanted)
     found = {"bytes_per_run": grown / wanted, "owner_grew_mb": grown / 1e6, "runs_cached": cached}
-    bench.results.detail(f"{wanted:,} idle runs", scenario.shape.label, **found)
+    bench.results.detail(f"{wanted:,} idle runs", scenario.shape.label, None, **found)
     bench.say(f"{wanted:,} idle runs, {scenario.shape.label}: {grown / wanted:,.0f} bytes each, {cached:,.0f} cached")
 
 

@@ -38,7 +38,8 @@ def forget(data_dir: Path) -> None:
     (data_dir / _FILE).unlink(missing_ok=True)
 
 
-def _running(data_dir: Path) -> DevServers | None:
+def find_dev(data_dir: Path) -> DevServers | None:
+    """The servers of the ``dev`` that runs on this data directory, None if there is none."""
     try:
         found = msgspec.json.decode((data_dir / _FILE).read_bytes(), type=DevServers)
     except (OSError, msgspec.DecodeError):
@@ -56,15 +57,10 @@ def settings_for(**given: Any) -> Settings:
     settings = load(**given)
     if settings.kafka_bootstrap or settings.has_database:
         return settings
-    servers = _running(DATA_DIR)
+    servers = find_dev(DATA_DIR)
     if servers is None:
         return settings
-    return msgspec.structs.replace(
-        settings,
-        kafka_bootstrap=servers.kafka_bootstrap,
-        database_url=servers.database_url,
-        namespace=settings.namespace or servers.namespace,
-    )
+    return settings.beside(servers.kafka_bootstrap, servers.database_url, servers.namespace)
 
 
 def namespace_of(settings: Settings) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from ductor_stream.app import App
 from ductor_stream.cli.connection import DATA_DIR, DevServers, forget, remember
+from ductor_stream.cli.dev_beside import reset, status, stop
 from ductor_stream.cli.loading import load_app
 from ductor_stream.cli.output import print_fields, print_json
 from ductor_stream.cli.processes import DEFAULT_CONCURRENCY
@@ -24,9 +25,23 @@ from ductor_stream.store.migrate import migrate
 from ductor_stream.wiring.topics import admin_config, planned
 
 _MEMBER = "dev"
+BESIDE: Mapping[str, click.Command] = {"status": status, "stop": stop, "reset": reset}
+"""What is said to a `dev` that runs; an app whose module is called so is named with its attribute (`status:app`)."""
 
 
-@click.command()
+class DevCommand(click.Command):
+    """`dev MODULE:APP`, and `dev status`, `dev stop`, `dev reset` beside it."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """The context of this command, or of the one that the first argument names."""
+        if args and args[0] in BESIDE:
+            return BESIDE[args[0]].make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+
+@click.command(cls=DevCommand)
 @click.argument("app", metavar="MODULE:APP")
 @click.option("--kafka", "kafka_bootstrap", metavar="HOST:PORT", help="Take this Kafka instead of an embedded one.")
 @click.option("--database", "database_url", metavar="URL", help="Take this Postgres instead of an embedded one.")
@@ -49,6 +64,7 @@ def dev(
     """Run an app with a real Kafka, Postgres, coordinator and workers. Ctrl-C ends all of them.
 
     Servers that DUCTOR_KAFKA_BOOTSTRAP and DUCTOR_DATABASE_URL name are not taken: only those of the options.
+    Beside it, in the same folder: `dev status`, `dev stop`, `dev reset` (deletes its data).
     """
     loaded = load_app(app)
     with servers(data_dir, given) as (settings, stack_dir):

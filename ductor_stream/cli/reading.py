@@ -9,10 +9,11 @@ import msgspec
 from ductor_stream.cli.connection import namespace_of
 from ductor_stream.cli.description import moment, nodes_of
 from ductor_stream.cli.history import plain
+from ductor_stream.cli.surroundings import surroundings
+from ductor_stream.cli.waiting import why
 from ductor_stream.config import Settings
 from ductor_stream.engine.fork import lineage
 from ductor_stream.engine.rebuild import rebuild
-from ductor_stream.engine.waiting import waiting_for
 from ductor_stream.errors import RunNotFound
 from ductor_stream.store.reader import RunReader
 from ductor_stream.store.rows import AttemptLine, HistoryEntry, RunRow
@@ -59,8 +60,8 @@ def listed(row: RunRow) -> dict[str, Any]:
     }
 
 
-def shown(reader: RunReader, row: RunRow) -> dict[str, Any]:
-    """A run as ``runs show`` has it: its row, its nodes, and what it waits for."""
+def shown(reader: RunReader, row: RunRow, settings: Settings) -> dict[str, Any]:
+    """A run as ``runs show`` has it: its row, its nodes, and what it waits for (Kafka is asked too, if it answers)."""
     records = [record for entry in whole_history(reader, row.run_id) for record in entry.records]
     own = lineage(records, row.execution)
     state = rebuild(row.run_id, own)
@@ -69,7 +70,7 @@ def shown(reader: RunReader, row: RunRow) -> dict[str, Any]:
     return {
         **listed(row),
         **outcome,
-        "waiting_for": waiting_for(state, row.updated_at),
+        "waiting_for": why(state, row.updated_at, surroundings(reader, state, beats, settings)),
         "view": _json(row.header.view),
         "parent": row.header.parent.run_id if row.header.parent is not None else None,
         "input": plain(state.header.input),

@@ -48,8 +48,9 @@ def list_(status: str | None, workflow: str | None, limit: int, as_json: bool, *
 @connection_options
 def show(run_id: str, as_json: bool, **given: Any) -> None:
     """One run: its status, its nodes, and what it waits for."""
-    with open_reader(settings_for(**given)) as reader:
-        found = shown(reader, get_run(reader, run_id))
+    settings = settings_for(**given)
+    with open_reader(settings) as reader:
+        found = shown(reader, get_run(reader, run_id), settings)
     answer(found, as_json, _show_run)
 
 

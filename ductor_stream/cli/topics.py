@@ -1,4 +1,4 @@
-"""``ductor-stream topics create|check``."""
+"""``ductor-stream topics create|check|plan``."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ import click
 from ductor_stream.cli.connection import connection_options, settings_for
 from ductor_stream.cli.failures import REFUSED, end
 from ductor_stream.cli.loading import load_app
-from ductor_stream.cli.output import answer
-from ductor_stream.kafka.topics import (
-    Problem,
-    check_topics,
-    create_topics,
-)
+from ductor_stream.cli.output import answer, print_table
+from ductor_stream.config import Settings, load
+from ductor_stream.kafka.topics import Problem, TopicPlan, check_topics, create_topics
+from ductor_stream.ports import INBOUND
 from ductor_stream.wiring.topics import admin_config, planned, recorded_partitions
+
+PLANNED_REPLICAS = 3
+"""Stated where nothing is configured: the least with which one broker may be away and acknowledged records are kept."""
 
 
 @click.group()
 def topics() -> None:
-    """Create an app's Kafka topics, or check that they fit."""
+    """Create an app's Kafka topics, check that they fit, or say what is needed where others make them."""
 
 
 @topics.command()
@@ -62,6 +63,38 @@ def check(app: str, as_json: bool, **given: Any) -> None:
     answer({"ok": not found, "topics": [each.name for each in wanted], "problems": problems}, as_json, show)
     if any(problem.fatal for problem in found):
         end(REFUSED)
+
+
+@topics.command(name="plan")
+@click.argument("app", metavar="MODULE:APP")
+@click.option("--namespace", metavar="NAME", help="The app's name; else DUCTOR_NAMESPACE, else its own.")
+@click.option(
+    "--partitions", type=click.IntRange(1), help="Of inbound and task topics; else DUCTOR_PARTITIONS, else 4."
+)
+@click.option("--replicas", type=click.IntRange(1), help="Of all topics; else DUCTOR_REPLICAS, else 3.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def plan_(app: str, as_json: bool, **given: Any) -> None:
+    """Print the topics that an app needs, for teams whose topics are made by others. Asks no server."""
+    loaded, settings = load_app(app), load(**given)
+    rows = [_stated(each, settings) for each in planned(loaded, settings)]
+
+    def show(_: object) -> None:
+        columns = ("topic", "partitions", "replication_factor", "co_partitioned", *rows[0]["config"])
+        print_table(columns, [{**row, **row["config"]} for row in rows])
+
+    answer(rows, as_json, show)
+
+
+def _stated(topic: TopicPlan, settings: Settings) -> dict[str, Any]:
+    """Everything about a topic in numbers, nothing left to a broker's defaults."""
+    replicas = settings.replicas or PLANNED_REPLICAS
+    return {
+        "topic": topic.name,
+        "partitions": topic.partitions,
+        "replication_factor": replicas,
+        "co_partitioned": topic.name.rpartition(".")[2] in INBOUND,
+        "config": {**topic.config, "min.insync.replicas": str(max(1, replicas - 1))},
+    }
 
 
 def _show_problem(problem: Problem) -> None:

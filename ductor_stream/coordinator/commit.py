@@ -13,7 +13,7 @@ from ductor_stream.coordinator.dispatch import Dispatcher
 from ductor_stream.coordinator.heartbeats import Heard, Heartbeats
 from ductor_stream.coordinator.kinship import row_for
 from ductor_stream.coordinator.ownership import Owned
-from ductor_stream.coordinator.undelivered import Undelivered
+from ductor_stream.coordinator.undelivered import Undelivered, refused
 from ductor_stream.coordinator.work import Ticked, Work
 from ductor_stream.engine.actions import (
     CloseAttempt,
@@ -31,6 +31,7 @@ from ductor_stream.engine.tick import wake_at
 from ductor_stream.errors import PoisonedRun, TransientError
 from ductor_stream.ports import (
     Batch,
+    InboxRow,
     LocalWorkers,
     OpenAttempt,
     Outgoing,
@@ -38,6 +39,8 @@ from ductor_stream.ports import (
     RunWrite,
 )
 from ductor_stream.protocol.failures import clean
+from ductor_stream.protocol.inbox import encode_event
+from ductor_stream.protocol.limits import MAX_RECORD_BYTES
 from ductor_stream.protocol.outbound import Encoder
 from ductor_stream.protocol.topics import Topics
 from ductor_stream.telemetry.metrics import Metrics
@@ -278,8 +281,14 @@ class Committer:
         count = counts.get(self._topics.tasks(queue))
         record = self._encoder.task(one.run_id, state.header.context, action, now, count)
         prepared.batch.attempts.append(dispatched(one.run_id, action, now))
+        fence = Fence(one.run_id, action.execution, node.node_id, node.generation)
+        if len(record.value) > MAX_RECORD_BYTES:
+            # No worker would take it: the attempt has failed, as the run hears in the next turn (protocol 12).
+            event = refused(fence, f"it has {len(record.value):,} bytes, {MAX_RECORD_BYTES:,} are the limit")
+            about = f"refused/{one.run_id}/{fence.execution}/{fence.node_id}/{fence.generation}"
+            prepared.batch.inbox.append(InboxRow(one.partition, about, "engine", encode_event(one.run_id, event)))
+            return
         if self._hands_over and self._local is not None and self._local.reserve(queue, node.name):
-            fence = Fence(one.run_id, action.execution, node.node_id, node.generation)
             prepared.sync.setdefault(one.partition, {})[fence] = record
             prepared.records.setdefault(one.partition, [])
             prepared.reserved.append(queue)

@@ -90,9 +90,10 @@ class Dispatcher:
             self._failed.extend((partition, one) for one in failed)
 
     def failures(self, owned: Iterable[int]) -> list[tuple[int, Undeliverable]]:
-        """What the broker did not take, since the last call. To be dealt with in the next commit."""
+        """What the broker did not take of these partitions, since the last call. To be dealt with in the next commit."""
         ours = set(owned)
-        failed, self._failed = [f for f in self._failed if f[0] in ours], []
+        failed = [f for f in self._failed if f[0] in ours]
+        self._failed = [f for f in self._failed if f[0] not in ours]
         return failed
 
     def discharge(self, fences: Iterable[Fence]) -> None:

@@ -256,8 +256,10 @@ class Coordinator:
         self.log.flush(1.0)
         work = self.takeover.hand_over(partitions, self.ownership.owned)
         work.touched.update(partitions)
+        # Of those alone: if this commit fails, what was not delivered for the others is still to be dealt with.
+        going = {p: owned for p, owned in self.ownership.owned.items() if p in partitions}
         try:
-            self.undelivered.take(work, self.ownership.owned, self.dispatcher)
+            self.undelivered.take(work, going, self.dispatcher)
             self.advance(work)
         except Exception as error:  # noqa: BLE001 - the next owner redrives what is not recorded: a batch or two (R5)
             _log.warning("partitions let go without a last commit", error=str(error))

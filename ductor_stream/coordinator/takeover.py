@@ -108,7 +108,7 @@ class TakeOver:
             for short, read in zip(INBOUND, found.offsets, strict=True):
                 if self._topics.inbound(short) in recreated and read != UNREAD:
                     self._unread.append((partition, short, read))
-            self._scan_for(owned, recreated)
+            self._scan_for(owned, recreated, owned.topic_ids)
 
     def forget(self, partitions: Iterable[int]) -> None:
         """These partitions are no longer ours."""
@@ -249,15 +249,17 @@ class TakeOver:
             if set(changed) & set(self._topics.inbound_names):
                 anew.append(partition)
             elif changed:
-                self._scan_for(mine, changed)
+                self._scan_for(mine, changed, ids)
             elif not ids.keys() <= mine.topic_ids.keys():
                 mine.topic_ids, mine.ids_changed = {**mine.topic_ids, **ids}, True
         return anew
 
-    def _scan_for(self, owned: Owned, changed: list[str]) -> None:
-        """Lost results: every open attempt. Lost tasks: those of their queues. Other topics carry nothing that is awaited."""
+    def _scan_for(self, owned: Owned, changed: list[str], ids: Mapping[str, str]) -> None:
+        """Lost results: every open attempt. Lost tasks: those of their queues. Other topics carry nothing that is awaited.
+
+        ``ids`` are those that ``changed`` was found in: asked for anew, they may hold a change that nobody has noticed.
+        """
         everything = self._topics.attempt_results in changed
-        ids = self._log.topic_ids()
         known = {**owned.topic_ids, **ids}
         tasks = [name for name in known if self._topics.queue_of(name) and (everything or name in changed)]
         if tasks:

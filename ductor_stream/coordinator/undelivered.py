@@ -10,6 +10,7 @@ from ductor_stream.coordinator.letters import DeadLetters
 from ductor_stream.coordinator.ownership import Owned
 from ductor_stream.coordinator.work import Entry, Work
 from ductor_stream.engine.events import AttemptFinished, Failure
+from ductor_stream.engine.ids import Fence
 from ductor_stream.errors import DataError
 from ductor_stream.ports import Clock, EventLog, InboxRow, Outgoing, Undeliverable
 from ductor_stream.protocol.inbox import encode_event, encode_outgoing
@@ -72,7 +73,12 @@ class Undelivered:
         except DataError:
             self._letters.add_outgoing(work, partition, record, failed.error)
             return
-        failure = Failure("input_too_large", "Undeliverable", f"task not produced: {failed.error}", retryable=False)
-        event = AttemptFinished(fence.execution, fence.node_id, fence.generation, "failed", None, failure)
+        event = refused(fence, failed.error)
         # With a body of its own it can wait in the inbox like any other input: its outbox row is gone by then.
         work.entries.append(Entry(fence.run_id, partition, event, inbox_body=encode_event(fence.run_id, event)))
+
+
+def refused(fence: Fence, why: str) -> AttemptFinished:
+    """The end of an attempt whose task nobody can be sent."""
+    failure = Failure("input_too_large", "Undeliverable", f"task not produced: {why}", retryable=False)
+    return AttemptFinished(fence.execution, fence.node_id, fence.generation, "failed", None, failure)

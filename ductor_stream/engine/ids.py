@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
+from ductor_stream.errors import InvalidValue
+
+MAX_RUN_ID_BYTES = 512
+MAX_NAME_BYTES = 128
+"""Limits of the wire contract (docs/wire.md), for what workflow code makes up itself."""
+
 _MASK = 0xFFFFFFFF
 _M = 0x5BD1E995
 
@@ -15,6 +21,17 @@ class Fence(msgspec.Struct, frozen=True, array_like=True):
     execution: int
     node_id: str
     generation: int
+
+
+def checked(text: str, what: str, limit_bytes: int) -> str:
+    """The text, if it can stand in a record and in a database key. Raises InvalidValue that begins with ``what``."""
+    try:
+        size = len(text.encode())
+    except (AttributeError, UnicodeEncodeError):
+        raise InvalidValue(f"{what} is {text!r}: it has to be a text of valid characters") from None
+    if not 0 < size <= limit_bytes or "\0" in text:
+        raise InvalidValue(f"{what} has {size} bytes: use 1 to {limit_bytes} of UTF-8, without U+0000")
+    return text
 
 
 def _escaped(part: str) -> str:

@@ -78,6 +78,15 @@ def migrate(dsn: str, phase: Phase = "all", dry_run: bool = False) -> list[str]:
     return [migration.label for migration in due]
 
 
+def pending(dsn: str) -> list[str]:
+    """Labels of what is not applied yet, for people who look: takes no lock, waits for nobody.
+
+    Raises SchemaMismatch (the database is ahead of this release, or cannot be read), StoreUnavailable.
+    """
+    with _session(dsn) as connection:
+        return [migration.label for migration in _due(_applied(connection), "all")]
+
+
 def check(dsn: str) -> None:
     """Raise SchemaMismatch unless this release can run on the schema; the message has the command that mends it.
 

@@ -17,8 +17,10 @@ from ductor_stream.store.rows import (
     AttemptLine,
     Beat,
     ConsistencyReport,
+    Declared,
     HistoryEntry,
     Offence,
+    OpenVersion,
     RunRow,
     WaitingMessage,
 )
@@ -120,6 +122,14 @@ class RunReader:
     def counts(self) -> dict[tuple[str, str], int]:
         """How many runs there are by (workflow, status), as the batches kept count. Raises StoreUnavailable."""
         return {(workflow, status): count for workflow, status, count in self._rows("read_counts", self._keyed())}
+
+    def open_versions(self) -> list[OpenVersion]:
+        """Open runs by workflow, version and status. Raises StoreUnavailable."""
+        return [OpenVersion(*row) for row in self._rows("count_open_versions", self._keyed())]
+
+    def declared(self) -> list[Declared]:
+        """The workflow code that coordinators have served, oldest first. Raises StoreUnavailable."""
+        return [Declared(*row) for row in self._rows("list_declared", self._keyed())]
 
     def waiting_messages(self, tries: int = 0, limit: int = 100) -> list[WaitingMessage]:
         """Messages between runs that wait, tried at least ``tries`` times. Raises StoreUnavailable."""

@@ -73,6 +73,25 @@ class HistoryEntry(msgspec.Struct, frozen=True):
     records: list[Record]
 
 
+class OpenVersion(msgspec.Struct, frozen=True):
+    """How many open runs of a workflow's version are in one status, and since when (ms) the oldest is open."""
+
+    workflow: str
+    version: str
+    status: str
+    runs: int
+    oldest_at: int
+
+
+class Declared(msgspec.Struct, frozen=True):
+    """Code that was served for a workflow's version: its digest, and when (ms) it first was."""
+
+    workflow: str
+    version: str
+    digest: str
+    declared_at: int
+
+
 class WaitingMessage(msgspec.Struct, frozen=True):
     """A message between runs that nobody has applied yet."""
 

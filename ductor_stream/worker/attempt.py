@@ -46,6 +46,15 @@ class Order(msgspec.Struct, frozen=True):
     delivery: Delivery
 
 
+def first_beat_s(timeout_ms: int) -> float:
+    """How long after its start an attempt beats for the first time, where the worker beats for it."""
+    return min(SECOND, max(timeout_ms / 1000, SHORTEST_TIMEOUT_S) / 3)
+
+
+_rhythm_lock = threading.Lock()
+"""One for all attempts: each takes it once at most."""
+
+
 class Rhythm:
     """When the next heartbeat is due (monotonic seconds). Not thread-safe: its attempt's lock guards it."""
 
@@ -59,7 +68,7 @@ class Rhythm:
         self._every = max(third, self._gap)
         self._last = -NEVER
         self._automatic = automatic
-        self._next = started + min(SECOND, third) if automatic else NEVER
+        self._next = started + first_beat_s(timeout_ms) if automatic else NEVER
         self.details: bytes | None = None
 
     @property
@@ -82,9 +91,14 @@ class Rhythm:
 class Attempt:
     """One try of one step in this process. Fields without a lock are set before it is shared."""
 
+    __slots__ = (
+        "_give_up_at", "_rhythm", "deliveries", "fence", "first_due", "lock", "lost", "overdue", "queue", "run",
+        "settled", "slots", "started", "started_ms", "step", "stop", "task",
+    )  # fmt: skip
+
     def __init__(self, order: Order, step: RegisteredStep, started: float, started_ms: int) -> None:
-        self.task = order.task
-        self.fence = order.task.fence
+        task = self.task = order.task
+        self.fence = task.fence
         self.queue = order.queue
         self.slots = order.slots
         self.step = step
@@ -93,17 +107,29 @@ class Attempt:
         self.stop = StopFlag()
         self.lock = threading.Lock()
         self.deliveries: list[Delivery] = [order.delivery]
-        self.rhythm = Rhythm(started, order.task.heartbeat_timeout_ms, not step.own_heartbeat)
+        self._rhythm: Rhythm | None = None
         self.overdue = False
         """Its start-to-close timeout has passed."""
         self.settled = False
         """Its outcome was reported, or nobody wants it; what the step still does changes nothing."""
         self.lost = False
         """It was given up and still runs, holding its slot."""
-        self.run = AsyncRun() if step.is_async else None
+        self.run = AsyncRun(self.lock) if step.is_async else None
         """How to interrupt it; None for a thread, which cannot be."""
-        limit = order.task.start_to_close_ms
+        limit = task.start_to_close_ms
         self._give_up_at = NEVER if limit is None else started + limit / 1000
+        self.first_due = min(started + first_beat_s(task.heartbeat_timeout_ms), self._give_up_at)
+        """Nothing has to be looked after before this (monotonic seconds)."""
+
+    @property
+    def rhythm(self) -> Rhythm:
+        """Its heartbeats. Made when it is first asked for: most attempts end before their first one."""
+        if self._rhythm is None:
+            with _rhythm_lock:
+                if self._rhythm is None:
+                    automatic = not self.step.own_heartbeat
+                    self._rhythm = Rhythm(self.started, self.task.heartbeat_timeout_ms, automatic)
+        return self._rhythm
 
     def request_stop(self, reason: str) -> None:
         """Ask the step to stop, and interrupt it where that can be done."""
@@ -129,8 +155,8 @@ class AsyncRun:
 
     __slots__ = ("_lane", "_lock", "_task", "_wanted")
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock = lock
         self._wanted = False
         self._lane: Lane | None = None
         self._task: asyncio.Task[Any] | None = None

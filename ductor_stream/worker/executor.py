@@ -7,7 +7,8 @@ abandoned first. The same fence never runs twice at a time here.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ from ductor_stream.engine.ids import Fence
 from ductor_stream.errors import InvalidDefinition, InvalidValue
 from ductor_stream.ports import Outgoing
 from ductor_stream.protocol.worker import Task
+from ductor_stream.telemetry.batches import observe_all
 from ductor_stream.telemetry.logs import get_logger
 from ductor_stream.worker import outcomes
 from ductor_stream.worker.attempt import Attempt, Delivery, Order
@@ -37,6 +39,12 @@ _RESULT_BYTES_KEPT = 16 * 1024 * 1024
 _STOPS_KEPT = 16_384
 """Stops of attempts that are not here (yet): every worker hears all of them, and most are for others."""
 
+HELD_S = 0.001
+"""How long what has ended waits at most for what runs right after it, to be reported together with it."""
+
+Ended = tuple[Attempt, Outcome, float, bool]
+"""An attempt, how and when (monotonic) it ended, and whether its code has: else it was given up."""
+
 
 class Executor:
     """Runs attempts in threads (plain functions) and on an event loop (coroutines). Used from any thread.
@@ -48,12 +56,15 @@ class Executor:
         self._steps = {name: _runnable(step) for name, step in config.steps.items() if step.function is not None}
         self._clock = config.clock
         self._metrics = config.metrics
-        self._reports = Reports(config.worker, config.clock, config.codec)
-        self._lanes = Lanes(self._steps.values())
+        self._reports = Reports(config.worker, config.codec)
+        self._lanes = Lanes(self._steps.values(), self._report_ended)
         self._threads = StepThreads()
-        self._vigil = Vigil(config, self._reports, self._settle, self._lanes.look)
+        self._vigil = Vigil(config, self._reports, self._settle, self._look)
         self._lock = threading.Lock()
         self._running: dict[Fence, Attempt] = {}
+        self._ended: list[Ended] = []
+        self._last_end = 0.0
+        self._after_reports: list[Callable[[], None]] = []
         self._results: Recent[Outgoing] = Recent(_RESULTS_KEPT, _RESULT_BYTES_KEPT, lambda record: len(record.value))
         self._stops: Recent[str] = Recent(_STOPS_KEPT)
 
@@ -64,8 +75,13 @@ class Executor:
         self._lanes.open()
         self._vigil.start()
 
+    def after_reports(self, function: Callable[[], None]) -> None:
+        """Call this from now on, in whatever thread it is, after some results were handed to their deliveries."""
+        self._after_reports.append(function)
+
     def abandon(self, reason: str) -> None:
         """Report nothing more: ask all attempts to stop, and interrupt those that can be."""
+        self._report_ended()
         with self._lock:
             left = list(self._running.values())
             self._running.clear()
@@ -80,6 +96,11 @@ class Executor:
         self._vigil.close()
         self._lanes.close()
         self._threads.close()
+
+    def _look(self, now: float) -> None:
+        """From time to time. A step that blocks the loop must not hold up the results of those before it."""
+        self._report_ended()
+        self._lanes.look(now)
 
     def problems(self) -> list[str]:
         """Sentences about what is wrong with what runs here; empty when nothing is."""
@@ -97,31 +118,47 @@ class Executor:
         return step in self._steps and self._lanes.opened
 
     def submit(self, order: Order) -> None:
-        """Run the order's task, unless it runs here already or its result is remembered: then that one is reported.
+        """``submit_all`` of one."""
+        self.submit_all([order])
+
+    def submit_all(self, orders: Sequence[Order]) -> None:
+        """Run the task of each order, unless it runs here already or its result is remembered: then that is reported.
 
         The order's slot is given back when its attempt has ended.
         """
-        if (refusal := self._refusal(order)) is not None:
-            self._answer(order, refusal)
-            return
-        fence = order.task.fence
+        begun: list[Attempt] = []
+        answered: list[tuple[Order, Outgoing | Outcome | None]] = []
+        started, started_ms = self._clock.monotonic(), self._clock.now()
         with self._lock:
-            known = self._results.find(fence)
-            running = self._running.get(fence)
-            stopped = self._stops.find(fence)
-            if running is not None:
-                running.deliveries.append(order.delivery)
-            elif known is None and stopped is None:
-                attempt = self._running[fence] = self._prepared(order)
-        if running is not None:
-            order.slots.release()
-        elif known is not None:
-            order.slots.release()
-            _deliver(order.delivery, known)
-        elif stopped is not None:
-            self._answer(order, outcomes.cancelled(stopped))
+            for order in orders:
+                attempt = self._begun(order, started, started_ms, answered)
+                if attempt is not None:
+                    begun.append(attempt)
+        self._start(begun)
+        if answered:
+            for order, answer in answered:
+                self._answer(order, answer)
+            self._reported()
+
+    def _begun(
+        self, order: Order, started: float, started_ms: int, answered: list[tuple[Order, Outgoing | Outcome | None]]
+    ) -> Attempt | None:
+        """The attempt that has to be started for an order; else what is to be answered at once goes to ``answered``."""
+        task = order.task
+        fence = task.fence
+        if (refusal := self._refusal(order)) is not None:
+            answered.append((order, refusal))
+        elif (running := self._running.get(fence)) is not None:
+            running.deliveries.append(order.delivery)
+            answered.append((order, None))  # by the attempt that runs
+        elif (known := self._results.find(fence)) is not None:
+            answered.append((order, known))
+        elif (stopped := self._stops.find(fence)) is not None:
+            answered.append((order, outcomes.cancelled(stopped)))
         else:
-            self._start(attempt)
+            attempt = self._running[fence] = Attempt(order, self._steps[task.step], started, started_ms)
+            return attempt
+        return None
 
     def stop(self, fence: Fence, reason: str) -> None:
         """Nobody wants this attempt any more: interrupt it, or refuse it when its task comes."""
@@ -143,7 +180,8 @@ class Executor:
 
     def report_refused(self, task: Task, error: str) -> Outgoing:
         """The report in place of a result that the broker does not take."""
-        return self._reports.finished(task, self._clock.now(), outcomes.not_taken(task, error))
+        now = self._clock.now()
+        return self._reports.finished(task, now, outcomes.not_taken(task, error), now)
 
     # -- one attempt ------------------------------------------------------------------------
 
@@ -155,29 +193,38 @@ class Executor:
             return outcomes.rejected("requires_unknown", f"this worker has nothing of: {', '.join(task.requires)}")
         return None
 
-    def _answer(self, order: Order, outcome: Outcome) -> None:
-        """Report an outcome without running anything."""
-        record = self._reports.finished(order.task, self._clock.now(), outcome)
-        self._metrics.worker_attempts[order.queue, outcome.word].inc()
+    def _answer(self, order: Order, answer: Outgoing | Outcome | None) -> None:
+        """Report what is known without running anything."""
+        if isinstance(answer, Outcome):
+            self._metrics.worker_attempts[order.queue, answer.word].inc()
+            now = self._clock.now()
+            answer = self._reports.finished(order.task, now, answer, now)
         order.slots.release()
-        _deliver(order.delivery, record)
+        if answer is not None:
+            _deliver(order.delivery, answer)
 
-    def _prepared(self, order: Order) -> Attempt:
-        task, started_ms = order.task, self._clock.now()
-        attempt = Attempt(order, self._steps[task.step], self._clock.monotonic(), started_ms)
-        if task.dispatched_at is not None:
-            self._metrics.queue_wait_seconds[order.queue].observe(max(0, started_ms - task.dispatched_at) / 1000)
-        return attempt
+    def _start(self, begun: list[Attempt]) -> None:
+        self._observe_waits(begun)
+        works = [partial(self._run_async, attempt) for attempt in begun if attempt.run is not None]
+        if works:
+            self._lanes.current.submit(works)
+        for attempt in begun:
+            if attempt.run is None:
+                try:
+                    self._threads.submit(partial(self._run_plain, attempt))
+                except RuntimeError as error:
+                    self._settle(attempt, outcomes.raised(error))  # the machine gives no more threads
+                    self._report_ended()
+        if begun:
+            self._vigil.begin(begun)
 
-    def _start(self, attempt: Attempt) -> None:
-        if attempt.run is not None:
-            self._lanes.current.submit(partial(self._run_async, attempt))
-        else:
-            try:
-                self._threads.submit(partial(self._run_plain, attempt))
-            except RuntimeError as error:
-                self._settle(attempt, outcomes.raised(error))  # the machine gives no more threads
-        self._vigil.watch(attempt)
+    def _observe_waits(self, begun: list[Attempt]) -> None:
+        waits: dict[str, list[float]] = {}
+        for attempt in begun:
+            if (since := attempt.task.dispatched_at) is not None:
+                waits.setdefault(attempt.queue, []).append(max(0, attempt.started_ms - since) / 1000)
+        for queue, found in waits.items():
+            observe_all(self._metrics.queue_wait_seconds[queue], found)
 
     def _run_plain(self, attempt: Attempt) -> None:
         running_attempt.set(CurrentAttempt(attempt, self._vigil.note))
@@ -193,11 +240,13 @@ class Executor:
         finally:
             running_attempt.set(None)
         self._settle(attempt, outcome)
+        self._report_ended()
 
     async def _run_async(self, attempt: Attempt, lane: Lane) -> None:
         run = attempt.run
         assert run is not None
-        running_attempt.set(CurrentAttempt(attempt, self._vigil.note))
+        # Reset afterwards: the next attempt may run in the same context.
+        token = running_attempt.set(CurrentAttempt(attempt, self._vigil.note))
         try:
             if not run.begin(lane):
                 raise outcomes.Interrupted
@@ -210,6 +259,7 @@ class Executor:
             outcome = _raised(attempt, error)
         finally:
             run.end()
+            running_attempt.reset(token)
         self._settle(attempt, outcome)
 
     def _settle(self, attempt: Attempt, outcome: Outcome, *, ended: bool = True) -> None:
@@ -221,21 +271,63 @@ class Executor:
                 attempt.slots.lose()
             elif ended and attempt.lost:
                 attempt.slots.recover()
-        if first:
-            self._report(attempt, outcome)
-        if ended:
-            attempt.slots.release()
-
-    def _report(self, attempt: Attempt, outcome: Outcome) -> None:
-        record = self._reports.finished(attempt.task, attempt.started_ms, outcome)
+        if not first:
+            if ended:
+                attempt.slots.release()
+            return
+        now = self._clock.monotonic()
         with self._lock:
-            # Together: a redelivery finds the attempt or its result, never neither.
-            self._running.pop(attempt.fence, None)
-            self._results.put(attempt.fence, record)
-        self._metrics.worker_attempts[attempt.queue, outcome.word].inc()
-        self._metrics.worker_attempt_seconds[attempt.queue].observe(self._clock.monotonic() - attempt.started)
-        for delivery in attempt.deliveries:
-            _deliver(delivery, record)
+            self._ended.append((attempt, outcome, now, ended))
+            # Only what is quick is held: after a slow one the next may be slow too.
+            slow = now - self._last_end > HELD_S or now - self._ended[0][2] > HELD_S
+            self._last_end = now
+        if slow or not ended:
+            self._report_ended()
+
+    def _report_ended(self) -> None:
+        """Report what has ended since the last time: what came together is reported together."""
+        if not self._ended:
+            return
+        with self._lock:
+            ended, self._ended = self._ended, []
+        finished_ms = self._clock.now()
+        records = [self._record(attempt, outcome, finished_ms) for attempt, outcome, _, _ in ended]
+        with self._lock:
+            for (attempt, _, _, _), record in zip(ended, records, strict=True):
+                # Together: a redelivery finds the attempt or its result, never neither.
+                self._running.pop(attempt.fence, None)
+                self._results.put(attempt.fence, record)
+        for (attempt, _, _, _), record in zip(ended, records, strict=True):
+            for delivery in attempt.deliveries:
+                _deliver(delivery, record)
+        self._reported()
+        self._release(ended)
+        self._count(ended)
+
+    def _record(self, attempt: Attempt, outcome: Outcome, finished_ms: int) -> Outgoing:
+        try:
+            return self._reports.finished(attempt.task, attempt.started_ms, outcome, finished_ms)
+        except Exception as error:  # one that cannot be written must not hold up the others
+            _log.exception("a result could not be written", run_id=attempt.fence.run_id)
+            return self._reports.finished(attempt.task, attempt.started_ms, outcomes.raised(error), finished_ms)
+
+    def _reported(self) -> None:
+        for function in self._after_reports:
+            function()
+
+    def _release(self, ended: list[Ended]) -> None:
+        slots = Counter([attempt.slots for attempt, _, _, over in ended if over])
+        for each, count in slots.items():
+            each.release(count)
+
+    def _count(self, ended: list[Ended]) -> None:
+        for key, count in Counter([(attempt.queue, outcome.word) for attempt, outcome, _, _ in ended]).items():
+            self._metrics.worker_attempts[key].inc(count)
+        took: dict[str, list[float]] = {}
+        for attempt, _, at, _ in ended:
+            took.setdefault(attempt.queue, []).append(at - attempt.started)
+        for queue, seconds in took.items():
+            observe_all(self._metrics.worker_attempt_seconds[queue], seconds)
 
 
 def _runnable(step: RegisteredStep) -> RegisteredStep:

@@ -7,11 +7,11 @@ lane for what comes next, and this one ends when the last of its attempts has.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextvars import Context, copy_context
 from typing import Any
 
 from ductor_stream.telemetry.logs import get_logger
@@ -23,23 +23,31 @@ Work = Callable[["Lane"], Coroutine[Any, Any, None]]
 OPEN_S = 30.0
 """How long resources may take to open; a worker that cannot be stopped meanwhile would be worse than one that retries."""
 
+RUN_AT_ONCE = 64
+"""How many attempts that never wait run before the loop may turn to others: about a millisecond's worth."""
+
 CLEANUP_S = 2.0
 """How long cancelled steps may clean up before the resources are closed under them."""
 
 
 class Lane:
-    """One event loop. ``submit`` and ``call`` may be used from any thread."""
+    """One event loop. ``submit`` and ``call`` may be used from any thread.
 
-    def __init__(self, resources: Mapping[str, Resource], name: str = "ductor-loop") -> None:
+    Work is run by runners. A runner is a task of the loop that runs one piece after the other, each in a clean
+    context; the first that waits for something keeps the runner for itself, and another goes on with the rest.
+    So what waits has a task of its own, and what does not costs none. ``rest`` is called whenever a runner pauses.
+    """
+
+    def __init__(self, resources: Mapping[str, Resource], rest: Callable[[], None], name: str = "ductor-loop") -> None:
         self._resources = resources
+        self._rest = rest
         self.values: dict[str, Any] = {}
         """The opened resources, by the name of their declaration."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._numbers = itertools.count()
-        self._waiting: dict[int, Work] = {}
-        self._pending: deque[int] = deque()
+        self._pending: deque[Work] = deque()
         self._scheduled = False
+        self._turn = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._leave: asyncio.Event | None = None
         self._keeper: asyncio.Task[None] | None = None
@@ -123,39 +131,61 @@ class Lane:
 
     # -- work -------------------------------------------------------------------------------
 
-    def submit(self, work: Work) -> None:
-        """Run the coroutine that ``work(lane)`` makes as a task of the loop, soon. It must not raise."""
-        number = next(self._numbers)
-        self._waiting[number] = work
-        self._pending.append(number)
+    def submit(self, works: Iterable[Work]) -> None:
+        """Run the coroutine that each ``work(lane)`` makes on the loop, soon. It must not raise."""
+        self._pending.extend(works)
         # A burst wakes the loop once: each wake-up is a system call.
         if not self._scheduled:
             self._scheduled = True
-            self.call(self._start_pending)
+            self.call(self._wake)
 
     def adopt(self, blocked: Lane) -> None:
         """Take over what the other lane has not begun."""
-        for number in list(blocked._waiting):
-            # Whoever takes it out has it: the other lane may be free again by now.
-            if (work := blocked._waiting.pop(number, None)) is not None:
-                self.submit(work)
+        found: list[Work] = []
+        with suppress(IndexError):  # the other lane may be free again, and take from it too
+            while True:
+                found.append(blocked._pending.popleft())
+        if found:
+            self.submit(found)
 
     def call(self, function: Callable[[], object]) -> None:
         """Call a function in the loop's thread, after everything that was submitted before."""
         with suppress(RuntimeError):  # the loop is closed: nothing runs there any more
             self._loop.call_soon_threadsafe(function)
 
-    def _start_pending(self) -> None:
+    def _wake(self) -> None:
         # Reset before looking: whoever appends from now on schedules anew.
         self._scheduled = False
-        while self._pending:
-            task = self._loop.create_task(self._begin(self._pending.popleft()))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        self._start_runner()
 
-    async def _begin(self, number: int) -> None:
-        if (work := self._waiting.pop(number, None)) is not None:
-            await work(self)
+    def _start_runner(self) -> None:
+        if self._pending:
+            self._tasks.add(self._loop.create_task(self._run_pending()))
+
+    async def _run_pending(self) -> None:
+        """A runner: ends when nothing is left, after its share, or when one piece made it unfit for the next."""
+        self._turn += 1
+        turn, task, clean = self._turn, asyncio.current_task(), copy_context()
+        assert task is not None
+        self._rest()  # what the runner before has left, if it waits now
+        heir = False
+        try:
+            for _ in range(RUN_AT_ONCE):
+                try:
+                    work = self._pending.popleft()
+                except IndexError:
+                    return
+                if not self._pending:
+                    self._rest()  # nobody comes after this one, which may wait
+                elif not heir:
+                    heir = True
+                    self._start_runner()
+                await work(self)
+                if turn != self._turn or task.cancelling() or not _is_clean(clean):
+                    return
+        finally:
+            self._tasks.discard(task)
+            self._rest()
 
     @property
     def idle(self) -> bool:
@@ -179,3 +209,9 @@ class Lane:
     def thread_id(self) -> int | None:
         """The ident of the loop's thread, for a look at what blocks it."""
         return self._thread.ident
+
+
+def _is_clean(clean: Context) -> bool:
+    """Whether the context is what it was: what one step sets must not be seen by the next."""
+    now = copy_context()
+    return len(now) == len(clean) and all(now.get(variable, now) is value for variable, value in clean.items())

@@ -32,7 +32,8 @@ MOST_LANES = 8
 class Lanes:
     """Opens the lane that is used now, and another one when it is blocked."""
 
-    def __init__(self, steps: Iterable[RegisteredStep]) -> None:
+    def __init__(self, steps: Iterable[RegisteredStep], rest: Callable[[], None]) -> None:
+        self._rest = rest
         self._resources: Mapping[str, Resource] = {r.name: r for step in steps for r in step.resources.values()}
         self._blocked: list[Lane] = []
         self._replacing = False
@@ -53,7 +54,7 @@ class Lanes:
 
     def open(self) -> None:
         """Open the first lane. Raises what a resource raised; may be called again then."""
-        lane = Lane(self._resources)
+        lane = Lane(self._resources, self._rest)
         lane.open()
         self._current = lane
 
@@ -88,7 +89,7 @@ class Lanes:
             _apart(self._replace)
 
     def _replace(self) -> None:
-        lane = Lane(self._resources)
+        lane = Lane(self._resources, self._rest)
         try:
             lane.open()
         except Exception:  # noqa: BLE001 (whatever a resource raises: the old lane stays)

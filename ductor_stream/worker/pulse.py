@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ductor_stream.telemetry.logs import get_logger
 from ductor_stream.worker.attempt import NEVER, Attempt
@@ -30,6 +30,9 @@ class Pulse:
         self._monotonic = monotonic
         self._look = look
         self._around = around
+        self._fresh: list[Attempt] = []
+        self._fresh_due = NEVER
+        self._wakes_at = -NEVER
         self._due: list[tuple[float, int, Attempt]] = []
         self._numbers = itertools.count()
         self._compact_above = _COMPACT_ABOVE
@@ -50,6 +53,15 @@ class Pulse:
         if self._thread.is_alive():
             self._thread.join()
 
+    def begin(self, attempts: Sequence[Attempt]) -> None:
+        """Look after attempts that begin now. Most have ended before anything is due: those cost no more than this."""
+        due = min([attempt.first_due for attempt in attempts], default=NEVER)
+        with self._lock:
+            self._fresh += attempts
+            self._fresh_due = min(self._fresh_due, due)
+            if due < self._wakes_at:
+                self._changed.notify()
+
     def watch(self, attempt: Attempt) -> None:
         """Look at the attempt when it is due; call again whenever that has become earlier."""
         self._watch_at(attempt, attempt.due)
@@ -58,15 +70,15 @@ class Pulse:
         if due == NEVER:
             return
         with self._lock:
-            first = not self._due or due < self._due[0][0]
             heapq.heappush(self._due, (due, next(self._numbers), attempt))
             if len(self._due) > self._compact_above:
                 self._compact()
-            if first:
+            if due < self._wakes_at:
                 self._changed.notify()
 
     def step(self, now: float) -> float:
         """Look at everything that is due by ``now``; returns when the next one is."""
+        self._sort_in()
         while True:
             with self._lock:
                 if not self._due:
@@ -82,6 +94,14 @@ class Pulse:
             except Exception:  # noqa: BLE001 (the pulse must not end by one attempt)
                 _log.exception("an attempt could not be looked after", run_id=attempt.fence.run_id)
                 self._watch_at(attempt, now + LOOK_AGAIN_S)
+
+    def _sort_in(self) -> None:
+        """Those that have begun and not ended since the last time."""
+        with self._lock:
+            fresh, self._fresh, self._fresh_due = self._fresh, [], NEVER
+        for attempt in fresh:
+            if not attempt.settled:
+                self.watch(attempt)
 
     def _compact(self) -> None:
         """Drop the entries of attempts that have ended: those with a long timeout would stay until it is due."""
@@ -101,7 +121,11 @@ class Pulse:
                     _log.exception("the round of the pulse failed")
                 around_at = now + LOOK_AGAIN_S
             # Without anything due there is nothing to watch either; the first attempt wakes this thread.
-            pause = None if due == NEVER else max(0.0, min(due, around_at) - self._monotonic())
             with self._lock:
                 if not self._closed and (not self._due or self._due[0][0] >= due):
-                    self._changed.wait(pause)
+                    self._sleep(min(due, self._fresh_due), around_at)
+
+    def _sleep(self, due: float, around_at: float) -> None:
+        self._wakes_at = NEVER if due == NEVER else min(due, around_at)
+        self._changed.wait(None if due == NEVER else max(0.0, self._wakes_at - self._monotonic()))
+        self._wakes_at = -NEVER

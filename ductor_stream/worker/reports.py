@@ -18,7 +18,6 @@ from ductor_stream.protocol.limits import MAX_DETAILS_BYTES, MAX_NESTING, MAX_RE
 from ductor_stream.protocol.times import rfc3339
 from ductor_stream.protocol.worker import Task, WorkerCodec
 from ductor_stream.telemetry.logs import get_logger
-from ductor_stream.worker.clock import WorkerClock
 from ductor_stream.worker.outcomes import Outcome
 
 _log = get_logger(__name__)
@@ -28,13 +27,12 @@ _SHORT_MESSAGE = 1_000
 class Reports:
     """Writes outcomes and heartbeats in the name of one worker. Used from any thread."""
 
-    def __init__(self, worker: str, clock: WorkerClock, codec: WorkerCodec) -> None:
+    def __init__(self, worker: str, codec: WorkerCodec) -> None:
         self._worker = worker
-        self._clock = clock
         self._codec = codec
         self._lock = threading.Lock()
 
-    def finished(self, task: Task, started_ms: int, outcome: Outcome) -> Outgoing:
+    def finished(self, task: Task, started_ms: int, outcome: Outcome, finished_ms: int) -> Outgoing:
         """The record of an outcome; whatever a failure says too much is cut until the record can be sent."""
         fence = task.fence
         event = AttemptFinished(
@@ -46,7 +44,7 @@ class Reports:
             outcome.failure,
             self._worker,
             _time(started_ms),
-            _time(self._clock.now()),
+            _time(finished_ms),
         )
         record = self._finished(task, event)
         if len(record.value) > MAX_RECORD_BYTES and event.failure is not None:

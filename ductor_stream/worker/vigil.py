@@ -51,6 +51,7 @@ class Vigil:
         self.start = self._pulse.start
         self.close = self._pulse.close
         self.watch = self._pulse.watch
+        self.begin = self._pulse.begin
 
     def beat(self, attempt: Attempt) -> None:
         """Send a heartbeat now."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import jsonschema
@@ -25,7 +25,7 @@ def problem(document: dict[str, Any], version: str) -> str | None:
     return None
 
 
-@lru_cache(maxsize=None)
+@cache
 def _schema(kind: str) -> dict[str, Any]:
     schema: dict[str, Any] = _ADDED[kind].model_json_schema(by_alias=True)
     _close(schema)

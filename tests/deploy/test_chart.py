@@ -110,10 +110,16 @@ def test_a_deployment_for_each_worker_of_the_values(tmp_path: Path) -> None:
     rest = named(objects, "Deployment", "-worker-rest")
     assert rest["spec"]["replicas"] == 3
     beside = named(objects, "StatefulSet", "-worker-beside")
-    instance = {each["name"]: each.get("valueFrom") for each in beside["spec"]["template"]["spec"]["containers"][0]["env"]}
+    instance = {
+        each["name"]: each.get("valueFrom") for each in beside["spec"]["template"]["spec"]["containers"][0]["env"]
+    }
     assert instance["DUCTOR_KAFKA_INSTANCE_ID"] == {"fieldRef": {"fieldPath": "metadata.name"}}
     assert named(objects, "Service", beside["spec"]["serviceName"])["spec"]["clusterIP"] == "None"
-    budgets = {each["metadata"]["name"]: each["spec"]["maxUnavailable"] for each in objects if each["kind"] == "PodDisruptionBudget"}
+    budgets = {
+        each["metadata"]["name"]: each["spec"]["maxUnavailable"]
+        for each in objects
+        if each["kind"] == "PodDisruptionBudget"
+    }
     assert budgets == {
         "shop-ductor-stream-coordinator": 1,
         "shop-ductor-stream-worker-payments": 1,
@@ -147,7 +153,10 @@ def test_metrics_are_asked_of_coordinators_and_workers_alone(tmp_path: Path) -> 
     }
     assert chosen == {"coordinator", "worker-payments", "worker-rest", "worker-beside"}
     monitor = named(objects, "ServiceMonitor", "shop-ductor-stream")
-    assert monitor["spec"]["selector"]["matchLabels"].items() <= named(objects, "Service", "-metrics")["metadata"]["labels"].items()
+    assert (
+        monitor["spec"]["selector"]["matchLabels"].items()
+        <= named(objects, "Service", "-metrics")["metadata"]["labels"].items()
+    )
 
 
 def test_migrations_come_before_and_the_late_ones_after(tmp_path: Path) -> None:
@@ -194,7 +203,10 @@ def test_the_owners_url_goes_to_migrations_only(tmp_path: Path) -> None:
         ({"workers": {"a": {"queue": "x"}}}, "queue"),
         ({"secrets": {"DUCTOR_KAFKA_SASL_PASSWORD_FILE": {"secret": "a", "key": "b"}}}, "_FILE"),
         ({"workers": {"a": {"keda": {"enabled": True}, "queues": ["a"]}}}, "namespace: KEDA needs the app's name"),
-        ({"namespace": "s", "workers": {"a": {"keda": {"enabled": True}}}}, "workers.a.queues: KEDA needs to know them"),
+        (
+            {"namespace": "s", "workers": {"a": {"keda": {"enabled": True}}}},
+            "workers.a.queues: KEDA needs to know them",
+        ),
         ({"mounts": [{"name": "ca", "path": "/x"}]}, "mounts"),
     ],
 )

@@ -34,7 +34,9 @@ def tool(name: str) -> str:
     beside = Path(sys.executable).parent
     found = shutil.which(name, path=os.pathsep.join([str(ROOT / ".tools"), str(beside), os.environ.get("PATH", "")]))
     if found is None:
-        pytest.fail(f"{name} is not installed: run `make tools`, and see CONTRIBUTING.md for what it needs", pytrace=False)
+        pytest.fail(
+            f"{name} is not installed: run `make tools`, and see CONTRIBUTING.md for what it needs", pytrace=False
+        )
     return found
 
 
@@ -58,7 +60,9 @@ def checked(name: str, *arguments: str, environment: Mapping[str, str] | None = 
     return done.stdout
 
 
-def helm(command: str, values: Mapping[str, Any] | Path, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+def helm(
+    command: str, values: Mapping[str, Any] | Path, folder: Path, *options: str
+) -> subprocess.CompletedProcess[str]:
     """``helm lint`` or ``helm template`` of the chart with these values; ``folder`` is where they are written."""
     path = values if isinstance(values, Path) else folder / "values.yaml"
     if not isinstance(values, Path):

@@ -75,7 +75,7 @@ def test_steps_are_handed_over_in_process_and_by_kafka_when_no_slot_is_free(rig:
 
 def test_long_steps_get_a_row_and_kill_9_redrives_what_was_handed_over(rig: Rig) -> None:
     """R5: the rows of the dead process's token say what ran there; its outbox says what had only begun."""
-    name = gate(rig.folder)
+    name = gate(rig)
     with fleet_of(rig) as fleet:
         first = fleet.start("serve")
         fleet.until_ready()
@@ -119,7 +119,7 @@ def tokens(rig: Rig) -> set[str]:
 
 def test_a_graceful_rebalance_redrives_nothing_that_still_runs(rig: Rig) -> None:
     """Protocol 13: the new owner hears of what runs elsewhere, by heartbeats and at last by its result."""
-    name = gate(rig.folder)
+    name = gate(rig)
     with fleet_of(rig) as fleet:
         first = fleet.start("serve")
         fleet.until_ready()
@@ -147,7 +147,7 @@ def test_a_graceful_rebalance_redrives_nothing_that_still_runs(rig: Rig) -> None
 
 def test_sigterm_hands_over_what_still_runs(rig: Rig) -> None:
     """Its partitions go at once, its steps are finished where they run, and their results arrive by the topic."""
-    name = gate(rig.folder)
+    name = gate(rig)
     with fleet_of(rig) as fleet:
         first = fleet.start("serve")
         fleet.until_ready()

@@ -75,6 +75,8 @@ READERS: dict[str, dict[str, Any]] = {
     "list_open_attempts_of_run": {**PARTITION, **RUN},
     "list_history": {**RUN, "after": Int8(0), "limit": Int8(10)},
     "read_counts": {},
+    "count_open_versions": {},
+    "list_declared": {},
     "list_waiting_inbox": {"tries": Int4(0), "limit": Int8(10)},
     "check_missing": {**RUN_IDS, "limit": Int8(10)},
     "find_outcomes": {**RUN_IDS, "start_ids": Texts(["s-1", ""])},

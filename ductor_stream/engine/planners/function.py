@@ -17,6 +17,7 @@ import msgspec
 from ductor_stream.engine import values
 from ductor_stream.engine.definition import ChildOptions, StepDefinition, WorkflowDefinition
 from ductor_stream.engine.events import Failure
+from ductor_stream.engine.ids import MAX_RUN_ID_BYTES, checked
 from ductor_stream.engine.planners.loop import LoopDropped, LoopOverrun, WorkflowLoop, WorkflowTask
 from ductor_stream.engine.planners.outcome import child_error, ending, first_line, step_error, where
 from ductor_stream.engine.planners.replay import Divergence
@@ -242,6 +243,7 @@ class FunctionLive:
             info = self.info
             run_id = f"{info.run_id}/{info.execution}/{node_id}"
             options = msgspec.structs.replace(options, run_id=run_id)
+        checked(options.run_id, f"run id of child {name}", MAX_RUN_ID_BYTES)
         self.emit(NodeCreated(node_id, "child", name, raw, child=options))
         if options.detached:
             return options.run_id

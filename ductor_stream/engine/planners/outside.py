@@ -18,19 +18,19 @@ OutsideWorldError = OutsideWorld
 _REACHES: Final = "reaches outside the workflow, which replay cannot repeat: do this in a step"
 
 _AUDITED: Final = {
-    "builtins.input": "input()",
-    "open": "open()",
-    "time.sleep": "time.sleep()",
-    "_thread.start_new_thread": "starting a thread",
-    "_thread.start_joinable_thread": "starting a thread",
+    "builtins.input": "input",
+    "open": "open",
+    "time.sleep": "time.sleep",
+    "_thread.start_new_thread": "threading.Thread.start",
+    "_thread.start_joinable_thread": "threading.Thread.start",
     "subprocess.Popen": "subprocess.Popen",
-    "sqlite3.connect": "sqlite3.connect()",
-    **{f"os.{name}": f"os.{name}()" for name in ("system", "fork", "forkpty", "exec", "spawn", "posix_spawn", "kill")},
-    **{f"os.{name}": f"os.{name}()" for name in ("listdir", "scandir", "mkdir", "remove", "rename", "rmdir", "link")},
-    **{f"os.{name}": f"os.{name}()" for name in ("symlink", "truncate", "utime", "chmod", "chown")},
-    **{f"socket.{name}": f"socket.{name}()" for name in ("connect", "bind", "sendto", "sendmsg", "getaddrinfo")},
-    **{f"socket.{name}": f"socket.{name}()" for name in ("gethostbyname", "gethostbyaddr", "getnameinfo")},
-    "socket.__new__": "socket.socket()",
+    "sqlite3.connect": "sqlite3.connect",
+    "socket.__new__": "socket.socket",
+    **{f"os.{name}": f"os.{name}" for name in ("system", "fork", "forkpty", "exec", "spawn", "posix_spawn", "kill")},
+    **{f"os.{name}": f"os.{name}" for name in ("listdir", "scandir", "mkdir", "remove", "rename", "rmdir", "link")},
+    **{f"os.{name}": f"os.{name}" for name in ("symlink", "truncate", "utime", "chmod", "chown")},
+    **{f"socket.{name}": f"socket.{name}" for name in ("connect", "bind", "sendto", "sendmsg", "getaddrinfo")},
+    **{f"socket.{name}": f"socket.{name}" for name in ("gethostbyname", "gethostbyaddr", "getnameinfo")},
 }
 """Audit events (docs.python.org/3/library/audit_events.html) of what reaches outside, and what people call it.
 
@@ -116,7 +116,7 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
     if event not in _AUDITED or not isinstance(events._get_running_loop(), NoOutsideWorld):
         return
     if not _only_reads(event, arguments):
-        raise OutsideWorldError(f"{_AUDITED[event]} {_REACHES}")
+        raise OutsideWorldError(f"{_AUDITED[event]}() {_REACHES}")
 
 
 def _only_reads(event: str, arguments: tuple[Any, ...]) -> bool:

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from ductor_stream.engine import values
 from ductor_stream.engine.definition import ChildOptions
+from ductor_stream.engine.ids import MAX_NAME_BYTES, checked
 from ductor_stream.engine.state import ViewSet
 from ductor_stream.errors import StepError
 
@@ -177,7 +178,7 @@ class Run:
         """Whether this run takes the new branch of a change: true from where its code first gets here, false for
         a run whose history went past this place before the change was deployed. The same in every replay.
         """
-        return self._live.patched(change)
+        return self._live.patched(checked(change, "name of a change", MAX_NAME_BYTES))
 
     def should_continue(self) -> bool:
         """Whether this execution's history is long enough that the run should continue as new (10,000 decisions)."""
@@ -189,6 +190,8 @@ class Run:
         Signals that were not taken move along. Without ``version`` the run stays on its own. Leaves the workflow
         function: call it in the function's own task.
         """
+        if version:
+            checked(version, "version", MAX_NAME_BYTES)
         raise ContinueAsNew(values.limited(values.encode(input), "input"), version)
 
     def set_view(self, view: Any) -> None:

@@ -136,19 +136,24 @@ class R5NothingSwallowed(Checker):
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
         self._landed: set[Told] = set()
+        self._delayed: set[Told] = set()
+        self._taken: set[Told] = set()
         self._dropped: dict[int, list[tuple[int, bytes]]] = {}
 
     def landed(self, topic: Topic, partition: int, record: Kept) -> None:
         self._landed.add((topic.name, record.key, record.value))
 
     def committed(self, database: Database, batch: Batch, txid: int) -> None:
-
+        self._delayed -= self._taken
+        self._delayed.update(told(decode_outgoing(row.body)) for row in batch.inbox if row.kind == "produce")
         for advance in batch.partitions:
             for seq, body in self._dropped.pop(advance.partition, []):
                 for record in _outbox.decode(body):
-                    self._account(database, batch, seq, record)
+                    self._account(database, seq, record)
 
     def committing(self, database: Database, batch: Batch, txid: int) -> None:
+        rows = [database.inbox[partition][id] for partition, id in batch.consumed]
+        self._taken = {told(decode_outgoing(row.body)) for row in rows if row.kind == "produce"}
         self._dropped = {
             advance.partition: [
                 row for row in database.outbox.get(advance.partition, {}).items() if row[0] <= advance.confirmed
@@ -156,10 +161,10 @@ class R5NothingSwallowed(Checker):
             for advance in batch.partitions
         }
 
-    def _account(self, database: Database, batch: Batch, seq: int, record: Outgoing) -> None:
-        if told(record) in self._landed:
+    def _account(self, database: Database, seq: int, record: Outgoing) -> None:
+        if told(record) in self._landed or told(record) in self._delayed:
             return
-        if any(row.kind == "produce" and told(decode_outgoing(row.body)) == told(record) for row in batch.inbox):
+        if any(told(other) == told(record) for other in _owed(database)):
             return
         if self._topics.queue_of(record.topic) is not None and not self._wanted(database, record):
             return
@@ -167,7 +172,10 @@ class R5NothingSwallowed(Checker):
 
     def _wanted(self, database: Database, record: Outgoing) -> bool:
         run_id, execution, node_id, generation = _fence_of(record)
-        if any(key[1:] == (run_id, execution, node_id) and row.token for key, row in database.open_attempts.items()):
+        opened = database.open_attempts.values()
+        if (run_id, execution, node_id, generation) in (
+            (a.run_id, a.execution, a.node_id, a.generation) for a in opened
+        ):
             return False
         state = state_of(database, run_id)
         if state is None or state.closed or state.header.execution != execution:
@@ -296,6 +304,12 @@ def promises(batch: Batch) -> Iterable[Outgoing]:
     for row in batch.inbox:
         if row.kind == "produce":
             yield decode_outgoing(row.body)
+
+
+def _owed(database: Database) -> Iterable[Outgoing]:
+    for rows in database.outbox.values():
+        for body in rows.values():
+            yield from _outbox.decode(body)
 
 
 def told(record: Outgoing) -> Told:

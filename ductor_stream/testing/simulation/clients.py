@@ -36,7 +36,7 @@ class Clients:
         self._number = 0
         self.sent: list[Sent] = []
         self.run_ids: list[str] = []
-        for number in range(world.rng.randint(3, 7)):
+        for number in range(world.rng.randint(4, 9)):
             self._plan_run(f"run-{number}")
 
     def _plan_run(self, run_id: str) -> None:
@@ -53,7 +53,7 @@ class Clients:
         for number in range(rng.choice([0, 0, 1, 2])):
             more = {**body, "start_id": f"{run_id}-start-{number}", "on_conflict": rng.choice(_CONFLICTS)}
             self._plan(at + rng.randint(-2_000_000, 30_000_000), run_id, more)
-        for number in range(rng.randint(0, 4)):
+        for number in range(rng.randint(0, 6)):
             signal = {"type": "run.signal", "name": rng.choice(programs.SIGNALS), "payload": number}
             self._plan(rng.randint(0, 40_000_000), run_id, {**signal, "signal_id": f"{run_id}-s{number}"})
         for number in range(rng.choice([0, 0, 0, 1, 2])):

@@ -64,8 +64,9 @@ class Episode:
         self.broker = Broker(topics, inbound, programs.QUEUES, eager=rng.random() < 0.5)
         self.server = DatabaseServer(lambda: self.world.ms)
         self.database = self.server.open(programs.NAMESPACE, CLUSTER, self.partitions)
-        self.cluster = Cluster(self.broker, self.server, self.partitions, _config(self.world))
         self.fleet = Fleet(self.world, self.broker)
+        self.cluster = Cluster(self.broker, self.server, self.fleet, _config(self.world))
+        self.cluster.partitions, self.cluster.syncmatch = self.partitions, rng.random() < 0.4
         self.clients = Clients(self.world, self.broker)
         self.recreated: set[str] = set()
         self.checkers: list[checks.Checker] = [
@@ -383,4 +384,5 @@ def _config(world: World) -> CoordinatorConfig:
         sweep_s=rng.choice([1.0, 5.0]),
         confirm_idle_s=rng.choice([0.05, 0.25]),
         conflict_backoff_ms=rng.choice([2, 20]),
+        conflict_tries=rng.choice([0, 3]),
     )

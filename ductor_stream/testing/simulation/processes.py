@@ -16,10 +16,12 @@ from ductor_stream.protocol.worker import WorkerCodec
 from ductor_stream.telemetry.metrics import Metrics
 from ductor_stream.testing.simulation import programs
 from ductor_stream.testing.simulation.gate import Crash, Gate, Outcome
+from ductor_stream.testing.simulation.local_workers import LocalFleet
 from ductor_stream.testing.simulation.memory_broker import Broker
 from ductor_stream.testing.simulation.memory_database import DatabaseServer
 from ductor_stream.testing.simulation.memory_log import MemoryLog
 from ductor_stream.testing.simulation.memory_store import MemoryStore
+from ductor_stream.testing.simulation.workers import Fleet
 from ductor_stream.testing.simulation.world import VirtualClock, World
 
 CLUSTER = "simulated"
@@ -91,7 +93,7 @@ class Faulty(Gate):
 
     def idle(self, seconds: float) -> None:
         if self.process is not None:
-            self.process.idle_until = self._world.us + int(seconds * 1e6)
+            self.process.idle_until = max(self.process.local_until, self._world.us + int(seconds * 1e6))
 
     def share(self, available: int) -> int:
         if not self._world.faulty or available == 0:
@@ -106,7 +108,8 @@ class Process:
     """One incarnation of a coordinator process."""
 
     def __init__(self, name: str, world: World, interloper: Interloper, cluster: Cluster) -> None:
-        self.name, self.dead, self.busy, self.idle_until = name, False, False, 0
+        self.name, self.dead, self.busy = name, False, False
+        self.idle_until = self.local_until = 0
         gate = Faulty(world, interloper)
         self.clock = VirtualClock(world)
         self.log = MemoryLog(cluster.broker, self.clock, gate)
@@ -114,11 +117,12 @@ class Process:
         self.store.namespace(programs.NAMESPACE, CLUSTER, cluster.partitions)
         self.clock.observe(world.ms)
         topics = cluster.broker.names
+        local = LocalFleet(world, cluster.broker, cluster.fleet, self._wait) if cluster.syncmatch else None
         self.coordinator = Coordinator(
             cluster.config,
             cluster.definitions,
             topics,
-            (self.store, self.log, self.clock, None),
+            (self.store, self.log, self.clock, local),
             (InboundDecoder(topics), Encoder(topics), WorkerCodec()),
             cluster.metrics,
             partitions=cluster.partitions,
@@ -127,6 +131,9 @@ class Process:
         )
         self.log.subscribe(self.coordinator.ownership)
         gate.process = self
+
+    def _wait(self, us: int) -> None:
+        self.local_until = us
 
     def ready(self, us: int) -> bool:
         """Whether it would do something now."""
@@ -141,8 +148,10 @@ class Process:
 class Cluster:
     """What processes share."""
 
-    def __init__(self, broker: Broker, server: DatabaseServer, partitions: int, config: CoordinatorConfig) -> None:
-        self.broker, self.server, self.partitions, self.config = broker, server, partitions, config
+    def __init__(self, broker: Broker, server: DatabaseServer, fleet: Fleet, config: CoordinatorConfig) -> None:
+        self.broker, self.server, self.fleet, self.config = broker, server, fleet, config
+        self.partitions = 0
+        self.syncmatch = False
         self.stray: list[Batch] = []
         self.definitions = _definitions
         self.metrics = _metrics

@@ -41,13 +41,13 @@ async def hasty(run: Run, body: Any) -> Any:
 
 def draw(rng: Random, depth: int = 3) -> Any:
     """A random program."""
-    parts = [_part(rng, depth) for _ in range(rng.randint(1, 4))]
+    parts = [_part(rng, depth) for _ in range(rng.randint(2, 6))]
     body: Any = ["seq", *parts]
     return ["again", rng.randint(1, 2), body] if rng.random() < 0.15 else body
 
 
 def _part(rng: Random, depth: int) -> Any:
-    if depth == 0 or rng.random() < 0.5:
+    if depth == 0 or rng.random() < 0.4:
         return _leaf(rng)
     inner = [_part(rng, depth - 1) for _ in range(rng.randint(1, 3))]
     kind = rng.choice(["seq", "gather", "gather", "group", "race", "shield", "retrying", "finally", "timeout"])
@@ -59,7 +59,7 @@ def _part(rng: Random, depth: int) -> Any:
 
 
 def _leaf(rng: Random) -> Any:
-    kind = rng.choices(["step", "sleep", "signal", "child", "draw", "view"], [10, 3, 2, 1.5, 1, 1])[0]
+    kind = rng.choices(["step", "sleep", "signal", "child", "draw", "view"], [14, 3, 2, 1.5, 1, 1])[0]
     match kind:
         case "step":
             return [kind, rng.choice(tuple(STEPS)), rng.randint(0, 9)]

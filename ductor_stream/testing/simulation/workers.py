@@ -82,13 +82,17 @@ class Fleet:
 
     def _emit(self, task: dict[str, Any], message: dict[str, Any]) -> None:
         self.emitted += 1
-        body = {**{name: task[name] for name in _FENCE}, "worker": "w", **message}
         partition = None
         if self._world.chance("elsewhere"):
             partition = self._world.rng.randrange(len(self._broker.topics[task["results_topic"]].partitions))
-        value = json.dumps(body).encode()
+        value = result_of(task, message)
         self._world.note("worker", f"{message['type']} {_mark(task)}")
         self._broker.append(task["results_topic"], task["run_id"].encode(), value, (), partition)
+
+
+def result_of(task: dict[str, Any], message: dict[str, Any]) -> bytes:
+    """A message about an attempt, with its fence echoed."""
+    return json.dumps({**{name: task[name] for name in _FENCE}, "worker": "w", **message}).encode()
 
 
 def _mark(task: dict[str, Any]) -> str:

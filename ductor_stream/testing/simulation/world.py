@@ -44,8 +44,8 @@ class Faults(msgspec.Struct):
         """About half of the kinds, each at a rate of its own."""
         most = {
             "crash": 0.004, "pause": 0.02, "expel": 0.3, "store_away": 0.004, "log_away": 0.003, "unknown": 0.05,
-            "refused": 0.02, "conflict": 0.03, "undelivered": 0.03, "duplicate": 0.2, "worker": 0.3, "elsewhere": 0.3,
-            "outage": 0.002, "rebalance": 0.004, "recreate": 0.0015,
+            "refused": 0.02, "conflict": 0.03, "undelivered": 0.08, "duplicate": 0.2, "worker": 0.3, "elsewhere": 0.3,
+            "outage": 0.002, "rebalance": 0.006, "recreate": 0.0015,
         }  # fmt: skip
         return Faults(**{name: rate * rng.choice([0.0, 0.3, 1.0, 1.0]) for name, rate in most.items()})
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import psycopg
 import pytest
@@ -27,7 +27,7 @@ class Rival:
         self._connection = psycopg.connect(rig.database, autocommit=True)
         self._connection.execute("set lock_timeout = '100ms'")
 
-    def __enter__(self) -> Rival:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

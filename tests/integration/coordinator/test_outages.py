@@ -15,9 +15,10 @@ from support import until
 from ductor_stream.store.migrate import migrate
 
 if TYPE_CHECKING:
+    from servers import KafkaServer
+
     from ductor_stream.dev.kafka import EmbeddedKafka
     from ductor_stream.dev.postgres import EmbeddedPostgres
-    from servers import KafkaServer
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Commands and starts in every status: what each says, and what it never does."""
+"""Commands in every status: what each says, and what it never does."""
 
 from __future__ import annotations
 
@@ -7,20 +7,17 @@ from typing import Any, get_args
 
 import pytest
 
-from ductor_stream.engine.actions import DispatchAttempt, EmitLifecycle
+from ductor_stream.engine.actions import EmitLifecycle
 from ductor_stream.engine.events import (
-    ChildFinished,
     CommandKind,
     Condemned,
-    OnConflict,
     Redeployed,
-    RunStarted,
     SignalReceived,
 )
 from ductor_stream.engine.state import CLOSED, Status
 from ductor_stream.engine.tick import Stamped
 from unit.engine.driver import Driver
-from unit.engine.programs import CHILD, SIGNALS, STEPS, workflow
+from unit.engine.programs import SIGNALS, STEPS, workflow
 from unit.engine.test_transitions import in_status, waits
 
 OPEN = sorted(set(get_args(Status)) - CLOSED)
@@ -91,6 +88,21 @@ def test_a_retry_goes_back_to_what_failed_the_run_whatever_came_after_its_end() 
     assert driver.state.signals == []
     driver.finish("1", "well")
     assert driver.result == "well"
+
+
+def test_a_reset_of_a_reset_loses_neither_history_nor_signals() -> None:
+    async def asks(run: Any) -> Any:
+        return [await run.step(STEPS["a"], 1), await run.wait_signal(SIGNALS["x"])]
+
+    driver = Driver(workflow(asks))
+    driver.start()
+    driver.send("x", "early")
+    for execution in (2, 3, 4):
+        driver.order("reset", to_node="1")
+        driver.lose()
+        assert (driver.header.execution, driver.node("1").status) == (execution, "dispatched")
+    driver.finish("1", "anew")
+    assert driver.result == ["anew", "early"]
 
 
 # -- cancelling -----------------------------------------------------------------------------
@@ -192,78 +204,3 @@ def test_a_condemned_run_fails_with_its_reason_unless_it_has_ended(status: str) 
     assert failure is not None
     assert (driver.status, failure.code, failure.message) == ("failed", "livelock", "20 version conflicts in a row")
     assert said(done.actions) == "run.failed"
-
-
-# -- starts of a run that exists ------------------------------------------------------------
-
-RESTARTS = {
-    "use_existing": [],
-    "reject": [],
-    "restart_if_closed": sorted(CLOSED),
-    "restart_if_failed": ["cancelled", "failed", "terminated", "timed_out"],
-    "terminate_existing": sorted(get_args(Status)),
-}
-
-
-@pytest.mark.parametrize("status", get_args(Status))
-@pytest.mark.parametrize("on_conflict", get_args(OnConflict))
-def test_every_kind_of_start_in_every_status(on_conflict: OnConflict, status: str) -> None:
-    driver = in_status(status)
-    seq = driver.header.lifecycle_seq
-    again = RunStarted("wf", "1", b'"other"', "s2", on_conflict=on_conflict, run_timeout_ms=50)
-    done = driver.hear(again)
-    if on_conflict == "use_existing":
-        assert (done.records, done.actions, driver.status) == ([], [], status)
-    elif status not in RESTARTS[on_conflict]:
-        assert said(done.actions) == "(run_exists)"
-        assert (done.actions[-1].about, driver.status, driver.header.execution) == ("s2", status, 1)
-    else:
-        assert said(done.actions) == ("run.terminated+run.started" if status in OPEN else "run.started")
-        header = driver.header
-        assert (header.execution, header.seq, header.status, header.input) == (2, 1, "running", b'"other"')
-        assert (header.result, header.failure, header.parked, header.cancel_requested) == (None, None, None, False)
-        assert header.run_due_at == header.started_at + 50
-        assert [a.execution for a in done.actions if isinstance(a, DispatchAttempt)] == [2]
-    assert driver.header.lifecycle_seq == seq + len([a for a in done.actions if isinstance(a, EmitLifecycle)])
-
-
-def test_lifecycle_numbers_are_dense_over_all_executions() -> None:
-    driver = Driver(workflow(waits))
-    driver.start()
-    for number in range(12):
-        driver.lose()
-        kind: OnConflict = ("restart_if_closed", "terminate_existing", "reject", "restart_if_failed")[number % 4]
-        driver.apply(Stamped(2_000 + number, RunStarted("wf", "1", b"null", f"s{number}", on_conflict=kind)))
-        if "1" in driver.state.nodes:
-            driver.finish("1", ("well", "bug", "fail")[number % 3])
-        driver.order("pause")
-    told = driver.done(EmitLifecycle)
-    assert [one.seq for one in told] == list(range(1, len(told) + 1))
-    assert len({(one.execution, one.seq) for one in told}) == len(told)
-    assert driver.header.execution > 3
-
-
-def test_results_of_an_earlier_execution_are_late_in_the_next() -> None:
-    """R8: the fence names the execution."""
-    driver = in_status("running")
-    old = driver.finish("1", "bug").records[0].event
-    driver.hear(RunStarted("wf", "1", b"null", "s2", on_conflict="terminate_existing"))
-    done = driver.hear(old)
-    assert done.records == []
-    assert [type(action).__name__ for action in done.actions] == ["RecordLate"]
-    driver.finish("1", "new")
-    assert driver.result == "new"
-
-
-def test_nothing_of_an_earlier_execution_reaches_the_next() -> None:
-    async def awaits_a_child(run: Any) -> Any:
-        return await run.child(CHILD, 1)
-
-    driver = Driver(workflow(awaits_a_child))
-    driver.start()
-    driver.send("x", "for the first")
-    driver.hear(RunStarted("wf", "1", b"null", "s2", on_conflict="terminate_existing"))
-    assert driver.state.signals == []
-    assert driver.hear(ChildFinished(1, "1", "r/1/1", "completed", b'"old"')).records == []
-    driver.hear(ChildFinished(2, "1", "r/2/1", "completed", b'"new"'))
-    assert driver.result == "new"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import socket
 import sqlite3
@@ -45,7 +46,7 @@ REACHES: dict[str, Callable[..., Any]] = {
     "os.rename()": _calls(lambda: os.rename("/nowhere/at/all", "/nowhere/else")),
     "socket.socket()": _calls(socket.socket),
     "socket.getaddrinfo()": _calls(lambda: socket.getaddrinfo("127.0.0.1", 80)),
-    "subprocess.Popen": _calls(lambda: subprocess.run(["true"], check=False)),
+    "subprocess.Popen()": _calls(lambda: subprocess.run(["true"], check=False)),
     "os.system()": _calls(lambda: os.system("true")),
     "sqlite3.connect()": _calls(lambda: sqlite3.connect(":memory:")),
     "asyncio.to_thread": _awaits(lambda: asyncio.to_thread(print)),
@@ -55,9 +56,9 @@ REACHES: dict[str, Callable[..., Any]] = {
 }
 # Older interpreters do not announce these.
 if sys.version_info >= (3, 12):
-    REACHES["starting a thread"] = _calls(lambda: threading.Thread(target=print).start())
+    REACHES["threading.Thread.start()"] = _calls(lambda: threading.Thread(target=print).start())
 if sys.version_info >= (3, 13):
-    REACHES["time.sleep()"] = _calls(lambda: time.sleep(0))
+    REACHES["time.sleep()"] = _calls(functools.partial(time.sleep, 0))
 ANNOUNCED_AS = {"Path.read_text": "open()"}
 
 

@@ -10,7 +10,7 @@ import pytest
 from ductor_stream.engine.planners import loop
 from ductor_stream.errors import InvalidValue
 from unit.engine.driver import Driver
-from unit.engine.programs import STEPS, signal, step, workflow
+from unit.engine.programs import CHILD, STEPS, signal, step, workflow
 
 A = STEPS["a"]
 
@@ -80,6 +80,26 @@ def test_an_argument_that_cannot_be_written_is_the_codes_bug() -> None:
     driver.start()
     assert driver.parked[0] == "bug"
     assert "object cannot be written as JSON" in driver.parked[1]
+
+
+@pytest.mark.parametrize("text", ["\ud800", "a\0b", "x" * 600, 5])
+@pytest.mark.parametrize("kind", ["child", "patched", "version"])
+def test_a_text_that_no_record_or_database_can_hold_is_the_codes_bug(kind: str, text: Any) -> None:
+    """R11: in a record it would make the commit of a whole batch fail."""
+
+    async def makes_up(run: Any) -> Any:
+        match kind:
+            case "child":
+                await run.child(CHILD, 1, run_id=text)
+            case "patched":
+                run.patched(text)
+            case _:
+                run.continue_as_new(version=text)
+
+    driver = Driver(workflow(makes_up))
+    driver.start()
+    assert driver.parked[0] == "bug"
+    assert driver.parked[1].startswith("InvalidValue: ")
 
 
 def test_code_that_never_waits_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,6 +67,26 @@ having sum(count) <> 0
  order by workflow, status
 ;
 
+-- name: count_open_versions
+-- purpose: open runs of each workflow's versions by status, with the start of the oldest; reads what is open
+-- index: eec_workflow_run_open
+-- The condition on partition is what makes that index the cheaper one: a primary key holds closed runs too.
+select workflow, version, status, count(*), min(started_at)
+  from eec_workflow_run
+ where ns = %(ns)b and partition >= 0 and closed_at is null
+ group by workflow, version, status
+ order by workflow, version, status
+;
+
+-- name: list_declared
+-- purpose: the code that coordinators have served, by workflow and version
+-- index: eec_workflow_definition_pkey
+select workflow, version, digest, declared_at
+  from eec_workflow_definition
+ where ns = %(ns)b
+ order by workflow, version, declared_at, digest
+;
+
 -- name: list_waiting_inbox
 -- purpose: messages between runs that nobody has applied yet, oldest first
 -- index: eec_inbox_pkey

@@ -1,0 +1,1 @@
+"""What users would otherwise pick, measured in turn with ours: ``python -m bench.peers`` (see README.md)."""

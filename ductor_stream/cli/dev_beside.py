@@ -1,0 +1,113 @@
+"""``ductor-stream dev status|stop|reset``: what is said to the ``dev`` of a folder from beside it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from ductor_stream.cli.connection import DATA_DIR, find_dev
+from ductor_stream.cli.failures import NOT_FOUND, Refused, end
+from ductor_stream.cli.output import answer, print_fields
+from ductor_stream.dev.lock import FolderLock
+from ductor_stream.dev.stack import running_pid
+from ductor_stream.errors import DevStackError
+
+STOP_WITHIN_S = 40.0
+"""Workers may finish what runs (25 s); then Postgres and Kafka end in good order."""
+_LOOK_EVERY_S = 0.1
+_OURS = ("kafka", "postgres", "dev.json", "app.log", ".gitignore", "lock")
+"""What a data directory has in it; nothing else is ever deleted."""
+_pause = threading.Event()
+
+_data_dir = click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=DATA_DIR,
+    show_default=True,
+    help="The data directory of the `dev` that is meant.",
+)
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.command(name="status")
+@_data_dir
+@_json
+def status(data_dir: Path, as_json: bool) -> None:
+    """Whether a `dev` runs in this folder, and where its servers are. Exit code 3 when none does."""
+    pid = running_pid(data_dir)
+    servers = find_dev(data_dir) if pid is not None else None
+    state = "stopped" if pid is None else "running" if servers is not None else "starting"
+    where = msgspec.to_builtins(servers) if servers is not None else {"data_dir": str(data_dir.absolute())}
+    answer({"state": state, "pid": pid, **where}, as_json, print_fields)
+    if pid is None:
+        end(NOT_FOUND)
+
+
+@click.command(name="stop")
+@_data_dir
+@_json
+def stop(data_dir: Path, as_json: bool) -> None:
+    """End the `dev` of this folder, and wait until everything of it has ended."""
+    pid = running_pid(data_dir)
+    if pid:
+        _end(pid, data_dir)
+    told = f"process {pid} has ended" if pid else f"nothing runs in {data_dir}"
+    answer({"stopped": bool(pid), "pid": pid}, as_json, lambda _: click.echo(told))
+
+
+def _end(pid: int, data_dir: Path) -> None:
+    try:
+        os.kill(pid, signal.SIGTERM)
+    except ProcessLookupError:
+        return
+    except PermissionError as error:
+        raise DevStackError(f"process {pid} is another user's: stop it as that user") from error
+    deadline = time.monotonic() + STOP_WITHIN_S
+    while running_pid(data_dir) == pid:
+        if time.monotonic() > deadline:
+            raise DevStackError(f"process {pid} does not end: kill -9 {pid} is as safe as any crash")
+        _pause.wait(_LOOK_EVERY_S)
+
+
+@click.command(name="reset")
+@_data_dir
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@_json
+def reset(data_dir: Path, yes: bool, as_json: bool) -> None:
+    """Delete what the `dev` of this folder keeps: all runs, topics and remembered ports. Exit code 4 while it runs."""
+    if (pid := running_pid(data_dir)) is not None:
+        raise Refused(f"{data_dir} is in use by process {pid}: `ductor-stream dev stop` first")
+    found = [data_dir / name for name in _OURS if (data_dir / name).exists()]
+    if found and not yes:
+        if not sys.stdin.isatty():
+            raise click.UsageError("nobody is here to be asked: give --yes to delete all runs and topics")
+        click.confirm(f"Delete all runs and topics in {data_dir.absolute()}?", abort=True, err=True)
+    if found:
+        _delete(data_dir, found)
+    told = f"deleted {data_dir}" if found else f"there is nothing in {data_dir}"
+    value: dict[str, Any] = {"data_dir": str(data_dir.absolute()), "deleted": [path.name for path in found]}
+    answer(value, as_json, lambda _: click.echo(told))
+
+
+def _delete(data_dir: Path, found: list[Path]) -> None:
+    """Under the folder's lock, which goes last: a `dev` that starts meanwhile is refused."""
+    lock = FolderLock(data_dir / "lock")
+    lock.acquire()
+    try:
+        for path in found:
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        if not any(data_dir.iterdir()):
+            data_dir.rmdir()
+    except OSError as error:
+        raise DevStackError(f"{error.filename} cannot be deleted: {error.strerror}") from error
+    finally:
+        lock.release()

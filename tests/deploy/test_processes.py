@@ -1,0 +1,128 @@
+"""The processes that the chart and the compose file describe, run for real until an order is through."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Producer
+from deploy.containers import Container, of_pods, of_services
+from deploy.tooling import ROOT, SMALLEST, composed, named, rendered
+from support import fresh_name, until
+
+if TYPE_CHECKING:
+    from deploy.containers import Running
+    from servers import KafkaServer
+
+ORDERS = ROOT / "examples" / "orders"
+RUNNING_WITHIN_MS = 60_000
+
+
+@contextmanager
+def running(containers: dict[str, Container], folder: Path, names: list[str]) -> Iterator[dict[str, Running]]:
+    """These, started together; killed with the block if they are still there."""
+    with ExitStack() as ending:
+        started = {}
+        for name in names:
+            started[name] = containers[name].start(folder)
+            ending.callback(started[name].process.end, 9, 10)
+        yield started
+
+
+def order(run_id: str) -> bytes:
+    """A start of an order that is never reviewed, declined or wrapped, in plain JSON."""
+    made = subprocess.run(
+        ["python3", "incoming.py", "1"], cwd=ORDERS, capture_output=True, text=True, check=True
+    ).stdout
+    start = json.loads(made.partition(":")[2])
+    start["input"]["items"] = start["input"]["items"][:1]
+    item = start["input"]["items"][0] | {"quantity": 1, "price": "7.50"}
+    start["input"] |= {"items": [item], "total": "7.50", "gift_note": None, "id": run_id}
+    return json.dumps(start | {"run_id": run_id}).encode()
+
+
+def started(bootstrap: str, namespace: str) -> str:
+    """Put an order on the topic as any service could, with no library of ours."""
+    run_id = f"order-{random.randrange(10**6)}"
+    producer = Producer({"bootstrap.servers": bootstrap})
+    producer.produce(f"ductor.{namespace}.run-events", order(run_id), key=run_id)
+    assert producer.flush(20) == 0
+    return run_id
+
+
+def through(container: Container, namespace: str, run_id: str) -> bool:
+    """Whether the run has completed, as the commands tell that are in the image too."""
+    command = ["ductor-stream", "runs", "show", run_id, "--namespace", namespace, "--json"]
+    done = Container("show", command, container.environment, container.folder).finished()
+    assert done.returncode == 0, done.stderr
+    run = json.loads(done.stdout)
+    assert run["status"] == "completed", run
+    return True
+
+
+def walk(containers: dict[str, Container], first: list[str], folder: Path, bootstrap: str, namespace: str) -> None:
+    """Jobs, then processes until they are ready, then an order, then an end in good order."""
+    for name in first:
+        for _ in range(2):  # a job may be run again: at an upgrade it is
+            done = containers[name].finished()
+            assert done.returncode == 0, f"{name}: {done.stderr}"
+    worker = next(name for name in containers if name.startswith("worker"))
+    with running(containers, folder, ["coordinator", worker]) as processes:
+        for each in processes.values():
+            for probe in each.container.probes:
+                until(lambda each=each, probe=probe: each.answers(probe), within_ms=RUNNING_WITHIN_MS, what=probe)
+            if each.container.healthcheck:
+                until(each.container.healthy, within_ms=RUNNING_WITHIN_MS, what="the health check")
+        run_id = started(bootstrap, namespace)
+        coordinator = containers["coordinator"]
+        until(lambda: through(coordinator, namespace, run_id), within_ms=RUNNING_WITHIN_MS, what="the order")
+        status, metrics = processes["coordinator"].get("/metrics")
+        assert status == 200 and f'ductor_runs_closed_total{{app="{namespace}",outcome="completed"}} 1.0' in metrics
+        for name, each in processes.items():
+            assert each.terminated() == 0, f"{name} does not end in good order: {each.log.read_text('utf-8')[-2000:]}"
+
+
+def test_what_the_chart_renders_runs(kafka: KafkaServer, database_url: str, tmp_path: Path) -> None:
+    namespace = fresh_name("chart")
+    values: dict[str, Any] = {
+        **SMALLEST,
+        "namespace": namespace,
+        "workers": {"some": {"queues": ["default", "payments", "warehouse"]}},
+        "topics": {"partitions": 3},
+    }
+    objects = rendered(values, tmp_path)
+    found = of_pods(objects, {"postgres": {"url": database_url}})
+    hosts = {"kafka:9092": kafka.bootstrap}
+    here = {name: each.on_this_machine(tmp_path, hosts, ORDERS) for name, each in found.items()}
+    assert (
+        named(objects, "Deployment", "-coordinator")["spec"]["template"]["spec"]["containers"][0]["workingDir"]
+        == "/app"
+    )
+    walk(here, ["migrate", "topics"], tmp_path, kafka.bootstrap, namespace)
+
+
+def test_what_the_compose_file_describes_runs(kafka: KafkaServer, database_url: str, tmp_path: Path) -> None:
+    namespace = fresh_name("compose")
+    services = composed({"DUCTOR_NAMESPACE": namespace})
+    found = of_services(services)
+    assert found.keys() == {"migrate", "topics", "coordinator", "worker"}
+    hosts = {"kafka:19092": kafka.bootstrap, "postgresql://ductor:ductor@postgres:5432/ductor": database_url}
+    here = {name: each.on_this_machine(tmp_path, hosts, ORDERS) for name, each in found.items()}
+    assert all(each.healthcheck for name, each in here.items() if name in ("coordinator", "worker"))
+    walk(here, ["migrate", "topics"], tmp_path, kafka.bootstrap, namespace)
+
+
+@pytest.mark.parametrize("name", ["coordinator", "worker"])
+def test_the_compose_file_waits_for_what_comes_before(name: str) -> None:
+    services = composed()
+    assert {job: how["condition"] for job, how in services[name]["depends_on"].items()} == {
+        "migrate": "service_completed_successfully",
+        "topics": "service_completed_successfully",
+    }
+    assert services[name]["stop_grace_period"] == "35s"

@@ -1,0 +1,244 @@
+"""TLS and SASL to Kafka, TLS to Postgres, and processes that are allowed what `acls` and `grants` print and no more."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import trustme
+from confluent_kafka import Producer
+from deploy.secured import PASSWORD, Secured, secured
+from support import free_port, until
+
+from ductor_stream.config import load
+from ductor_stream.dev.process import ServerProcess, ServerSpec, launch
+from ductor_stream.kafka.options import client_options
+
+APPS = Path(__file__).parent / "apps"
+APP = "guarded:app"
+WITHIN_MS = 60_000
+ROLES = {"owner": "shop_owner", "coordinator": "shop_coordinator", "reader": "shop_reader"}
+
+
+def ductor(environment: Mapping[str, str], *arguments: str) -> Any:
+    """Run a command that must succeed, and give what it says."""
+    done = subprocess.run(
+        [sys.executable, "-m", "ductor_stream.cli.main", *arguments, "--json"],
+        cwd=APPS, env=_inherited() | environment, capture_output=True, text=True, timeout=90, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{arguments}: {done.stderr}"
+    return json.loads(done.stdout)
+
+
+def _inherited() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("DUCTOR_")}
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    """Both servers, with users, ACLs, roles, tables, rights and topics made as docs/security.md says."""
+    with secured(tmp_path_factory.mktemp("secured")) as made:
+        for printed in ductor({}, "acls", APP, "--principal", "User:{process}"):
+            made.allow(printed["principal"], printed["acls"])
+        with psycopg.connect(made.superuser, autocommit=True) as connection:
+            for role in ROLES.values():
+                connection.execute(f"create role {role} login password '{PASSWORD}'".encode())
+            connection.execute(f"grant create on schema public to {ROLES['owner']}".encode())
+        ductor(made.postgres(ROLES["owner"]), "migrate")
+        grants = ["grants", "--apply", "--coordinator", ROLES["coordinator"], "--reader", ROLES["reader"]]
+        ductor(made.postgres(ROLES["owner"]), *grants)
+        # Rights take effect in the broker a moment after it has answered.
+        until(lambda: ductor(made.scram("topics"), "topics", "create", APP), within_ms=WITHIN_MS)
+        yield made
+
+
+class Process:
+    """A process of the product."""
+
+    def __init__(self, role: str, environment: Mapping[str, str], folder: Path) -> None:
+        self.role, self.log, self.port = role, folder / f"{role}.log", free_port()
+        self._url = f"http://127.0.0.1:{self.port}"
+        command = [sys.executable, "-m", "ductor_stream.cli.main", role, APP, "--health-port", str(self.port)]
+        spec = ServerSpec(role, command, APPS, self.log, signal.SIGTERM, environment=_inherited() | environment)
+        self.process: ServerProcess = launch(spec)
+
+    def ready(self) -> bool:
+        """Whether it says so itself."""
+        assert self.process.alive(), self.log.read_text("utf-8")
+        try:
+            urllib.request.urlopen(f"{self._url}/readyz", timeout=5).close()
+        except OSError as error:
+            raise AssertionError(f"{error}: {self.log.read_text('utf-8')[-1000:]}") from error
+        return True
+
+    def metrics(self) -> str:
+        """What it counts."""
+        with urllib.request.urlopen(f"{self._url}/metrics", timeout=5) as answer:
+            text: str = answer.read().decode()
+        return text
+
+    def end(self) -> int | None:
+        """SIGTERM; the exit status."""
+        self.process.end(signal.SIGTERM, 60)
+        return self.process.exit_status
+
+
+@pytest.fixture(scope="module")
+def fleet(servers: Secured, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Process]]:
+    """A coordinator that is known by SCRAM, and a worker that is known by its certificate."""
+    folder = tmp_path_factory.mktemp("logs")
+    coordinator = servers.scram("coordinator") | servers.postgres(ROLES["coordinator"])
+    started = {
+        "coordinator": Process("coordinator", coordinator, folder),
+        "worker": Process("worker", servers.mutual("worker"), folder),
+    }
+    try:
+        for each in started.values():
+            until(each.ready, within_ms=WITHIN_MS, what=f"the {each.role}")
+        yield started
+    finally:
+        for each in started.values():
+            each.end()
+
+
+def shown(servers: Secured, run_id: str) -> dict[str, Any]:
+    found: dict[str, Any] = ductor(servers.postgres(ROLES["reader"]), "runs", "show", run_id, "--namespace", "guarded")
+    return found
+
+
+def status(servers: Secured, run_id: str, wanted: str) -> bool:
+    found = shown(servers, run_id)
+    assert found["status"] == wanted, found
+    return True
+
+
+def test_a_run_completes_with_the_rights_that_are_printed(servers: Secured, fleet: dict[str, Process]) -> None:
+    """A start by PLAIN, a signal by a token, results read by a client that has no database."""
+    [printed] = ductor({}, "acls", APP, "--process", "client", "--principal", "User:by-token")
+    servers.allow(printed["principal"], printed["acls"])
+    by_token, named = servers.oauth("by-token"), ("--namespace", "guarded")
+    until(lambda: ductor(by_token, "signal", "order-1", "paid", "--json-payload", "5", *named), within_ms=WITHIN_MS)
+    program = (
+        "import guarded, ductor_stream as d\n"
+        "with d.SyncClient(guarded.app) as client:\n"
+        "    print(client.start(guarded.order, False, run_id='order-1').result(timeout=60))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=APPS, env=_inherited() | servers.plain(), capture_output=True, text=True,
+        timeout=90, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "5\n"), done.stderr
+    assert "not authorized" not in done.stderr.lower() and "authorization" not in done.stderr.lower()
+
+
+def test_an_attempt_is_stopped_and_a_letter_written_and_read(servers: Secured, fleet: dict[str, Process]) -> None:
+    client, named = servers.plain(), ("--namespace", "guarded")
+    ductor(client, "start", "order", "order-2", "--input", "true", *named)
+
+    def under_way() -> bool:
+        assert any(node["name"] == "reserve" for node in shown(servers, "order-2")["nodes"])
+        return True
+
+    until(under_way, within_ms=WITHIN_MS)
+    ductor(client, "cancel", "order-2", *named)
+    until(lambda: status(servers, "order-2", "cancelled"), within_ms=WITHIN_MS)
+    until(lambda: _stops(fleet["worker"]) >= 1, within_ms=WITHIN_MS, what="the stop")
+    _producer(client).flush(20)
+    letters = until(lambda: ductor(servers.scram("dead-letters"), "dead-letters", "list", *named), within_ms=WITHIN_MS)
+    assert [letter["reason"] for letter in letters] == ["undecodable"]
+    again = ductor(servers.scram("dead-letters"), "dead-letters", "replay", "--all", *named)
+    assert len(again["sent"]) == 1
+
+
+def _stops(worker: Process) -> float:
+    return float(re.findall(r"^ductor_worker_stops_total\{.*\} (\S+)$", worker.metrics(), re.MULTILINE)[0])
+
+
+def _producer(environment: Mapping[str, str], topic: str = "ductor.guarded.run-events") -> Producer:
+    """One that has put something on a topic that is no message."""
+    settings = load(dict(environment))
+    made = Producer(client_options("producer", settings.need_kafka(), settings.kafka))
+    made.produce(topic, b"garbage", key=b"order-3")
+    return made
+
+
+def test_nobody_was_refused_anything_it_needs(servers: Secured, fleet: dict[str, Process]) -> None:
+    """Run last or first, it holds: no process has met a closed door."""
+    for each in fleet.values():
+        told = each.log.read_text("utf-8").lower()
+        assert "authoriz" not in told and "permission denied" not in told, told[-3000:]
+    assert not re.search(r"^ductor_undeliverable_total", fleet["coordinator"].metrics(), re.MULTILINE)
+
+
+def test_postgres_is_reached_by_tls_alone(servers: Secured, fleet: dict[str, Process]) -> None:
+    assert servers.front.refused == 0
+    url = f"postgresql://{ROLES['coordinator']}:{PASSWORD}@127.0.0.1:{servers.front.port}/postgres?sslmode=disable"
+    with pytest.raises(psycopg.OperationalError):
+        psycopg.connect(url).close()
+    assert servers.front.refused == 1
+    servers.front.refused = 0
+    # A coordinator's session is found by its name, and is that of its own role.
+    with psycopg.connect(servers.superuser) as connection:
+        roles = connection.execute(
+            "select distinct usename from pg_stat_activity where application_name like 'ductor-stream owner%'"
+        ).fetchall()
+    assert roles == [(ROLES["coordinator"],)]
+
+
+@pytest.mark.parametrize(
+    ("who", "topic"),
+    [
+        ("worker", "run-events"),
+        ("worker", "run-lifecycle"),
+        ("coordinator", "attempt-results"),
+        ("client", "tasks.payments"),
+    ],
+)
+def test_a_process_can_write_nothing_else(who: str, topic: str, servers: Secured) -> None:
+    known = {"worker": servers.mutual("worker"), "client": servers.plain()}
+    environment = known.get(who) or servers.scram(who)
+    settings = load(environment)
+    producer = Producer(client_options("producer", settings.need_kafka(), settings.kafka))
+    heard: list[Any] = []
+    producer.produce(f"ductor.guarded.{topic}", b"{}", key=b"x", on_delivery=lambda error, _: heard.append(error))
+    producer.flush(30)
+    assert "TOPIC_AUTHORIZATION_FAILED" in str(heard[0]) or "Authorization failed" in heard[0].str()
+
+
+@pytest.mark.parametrize(
+    ("role", "statement"),
+    [
+        ("reader", "update eec_workflow_run set status = 'completed'"),
+        ("reader", "select * from eec_outbox"),
+        ("coordinator", "delete from eec_workflow_run"),
+        ("coordinator", "update eec_workflow_transition set records = ''"),
+        ("coordinator", "delete from eec_workflow_step_attempt"),
+        ("coordinator", "create table eec_mine (n int)"),
+        ("coordinator", "drop table eec_inbox"),
+    ],
+)
+def test_a_role_can_do_nothing_else(role: str, statement: str, servers: Secured) -> None:
+    url = Path(servers.postgres(ROLES[role])["DUCTOR_DATABASE_URL_FILE"]).read_text("utf-8").strip()
+    with psycopg.connect(url) as connection, pytest.raises(psycopg.errors.InsufficientPrivilege):
+        connection.execute(statement.encode())
+
+
+def test_a_wrong_certificate_is_refused_in_one_line(servers: Secured, tmp_path: Path) -> None:
+    """A server whose certificate nobody we trust has signed is not talked to."""
+    other = tmp_path / "other.pem"
+    trustme.CA().cert_pem.write_to_path(other)
+    environment = _inherited() | servers.postgres(ROLES["reader"]) | {"DUCTOR_DATABASE_SSLROOTCERT": str(other)}
+    command = [sys.executable, "-m", "ductor_stream.cli.main", "runs", "list", "--namespace", "guarded"]
+    done = subprocess.run(command, cwd=APPS, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 5 and "certificate verify failed" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 2 and PASSWORD not in done.stderr

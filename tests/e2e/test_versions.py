@@ -1,0 +1,173 @@
+"""Deploys: a run is pinned to the version that it started on, and goes on when code that fits comes back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fleet import Fleet, Member, fleet_of, module
+from rig import Rig
+from support import until
+
+HEAD = """
+from told import effect
+from ductor_stream import App, Run
+
+app = App("shop")
+word = app.signal("word", str)
+
+@app.step
+async def first(n: int) -> int:
+    effect(step="first")
+    return n
+
+@app.step
+async def second(n: int) -> int:
+    effect(step="second")
+    return n
+"""
+V1 = """
+@app.workflow(version="1")
+async def flow(run: Run, n: int) -> list[object]:
+    return ["one", await run.step(first, n), await run.wait_signal(word)]
+"""
+V2 = """
+@app.workflow(name="flow", version="2")
+async def flow_2(run: Run, n: int) -> list[object]:
+    return ["two", await run.step(second, n), await run.wait_signal(word), await run.step(first, n)]
+"""
+BUG = """
+@app.workflow(version="1")
+async def flow(run: Run, n: int) -> int:
+    found = await run.step(first, n)
+    return len(found) + await run.step(second, n)
+"""
+MENDED = BUG.replace("len(found)", "found")
+SWAPPED = """
+@app.workflow(version="1")
+async def flow(run: Run, n: int) -> list[object]:
+    said = await run.wait_signal(word)
+    return ["one", await run.step(first, n), said]
+"""
+OLD_IDS = [f"old-{n}" for n in range(6)]
+
+
+class Deployment:
+    """Two coordinators and a worker, all with the same code, replaced one by one."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet, self._rig = fleet, fleet.rig
+        self._members: list[Member] = []
+        self._count = 0
+
+    def deploy(self, text: str) -> None:
+        """A rolling restart with other code."""
+        self._count += 1
+        folder = module(self._rig, f"release-{self._count}", HEAD + text)
+        if not self._members:
+            self._members = [self._start(folder, n) for n in range(3)]
+            self._fleet.until_ready()
+            return
+        for n, member in enumerate(self._members):
+            member.terminate()
+            member.until_ended()
+            self._members[n] = self._start(folder, n)
+            self._fleet.until_ready()
+
+    def _start(self, folder: Path, n: int) -> Member:
+        return self._fleet.start("worker" if n == 2 else "coordinator", folder=folder, instance=f"pod-{n}")
+
+
+def until_first(rig: Rig, *run_ids: str, nodes: int = 1) -> None:
+    """Wait until so many steps of each run are done."""
+
+    def look() -> bool:
+        done = {run_id: sum(a["phase"] == "finished" for a in rig.attempts(run_id)) for run_id in run_ids}
+        assert all(count == nodes for count in done.values()), done
+        return True
+
+    until(look, within_ms=20_000, what="the first step")
+
+
+def until_suspended(rig: Rig, *run_ids: str) -> list[str]:
+    """Wait until all are suspended; their reasons."""
+    rig.until_status("suspended", *run_ids)
+    return [rig.run(run_id)["reason"] for run_id in run_ids]
+
+
+def test_a_run_keeps_the_version_that_it_started_on(rig: Rig) -> None:
+    """Version 1, then 1 and 2 together: old runs go on by 1, new ones take the last declared, or the one they name."""
+    with fleet_of(rig) as fleet:
+        deployment = Deployment(fleet)
+        deployment.deploy(V1)
+        rig.start(*OLD_IDS, workflow="flow", input=1)
+        until_first(rig, *OLD_IDS)
+        deployment.deploy(V1 + V2)
+        rig.start("new", workflow="flow", input=1)
+        rig.start("named", workflow="flow", input=1, version="1")
+        until_first(rig, "new", "named")
+        for run_id in (*OLD_IDS, "new", "named"):
+            rig.signal(run_id, "go")
+        rig.until_status("completed", *OLD_IDS, "new", "named")
+        assert {run_id: rig.run(run_id)["version"] for run_id in ("old-0", "new", "named")} == {
+            "old-0": "1",
+            "new": "2",
+            "named": "1",
+        }
+        assert [rig.run(run_id)["result"] for run_id in (*OLD_IDS, "named")] == [["one", 1, "go"]] * 7
+        assert rig.run("new")["result"] == ["two", 1, "go", 1]
+        assert set(fleet.effect_counts().values()) == {1}
+        rig.check()
+
+
+def test_a_run_whose_version_is_not_deployed_waits_for_it(rig: Rig) -> None:
+    """Version 2 alone: the runs of 1 are suspended when something happens to them, and go on when 1 is back."""
+    with fleet_of(rig) as fleet:
+        deployment = Deployment(fleet)
+        deployment.deploy(V1)
+        rig.start(*OLD_IDS, workflow="flow", input=1)
+        until_first(rig, *OLD_IDS)
+        deployment.deploy(V2)
+        for run_id in OLD_IDS:
+            rig.signal(run_id, "go")
+        assert {reason.partition(":")[0] for reason in until_suspended(rig, *OLD_IDS)} == {"version_missing"}
+        deployment.deploy(V1 + V2)
+        rig.until_status("completed", *OLD_IDS)
+        assert [rig.run(run_id)["result"] for run_id in OLD_IDS] == [["one", 1, "go"]] * len(OLD_IDS)
+        assert set(fleet.effect_counts().values()) == {1}
+        rig.check()
+
+
+def test_a_run_that_a_bug_suspended_goes_on_with_the_mended_module(rig: Rig) -> None:
+    """The same version with other code: what was done is not done again."""
+    with fleet_of(rig) as fleet:
+        deployment = Deployment(fleet)
+        deployment.deploy(BUG)
+        rig.start(*OLD_IDS, workflow="flow", input=1)
+        for reason in until_suspended(rig, *OLD_IDS):
+            assert reason.startswith("bug: TypeError")
+        assert "shop.py" in fleet.show(OLD_IDS[0])["waiting_for"]
+        deployment.deploy(MENDED)
+        rig.until_status("completed", *OLD_IDS)
+        assert [rig.run(run_id)["result"] for run_id in OLD_IDS] == [2] * len(OLD_IDS)
+        assert set(fleet.effect_counts().values()) == {1}
+        rig.check()
+
+
+def test_code_that_does_not_fit_suspends_and_the_fitting_one_goes_on(rig: Rig) -> None:
+    """Awaits in another order under the same version: both sides are told, and nothing is done by the wrong one."""
+    with fleet_of(rig) as fleet:
+        deployment = Deployment(fleet)
+        deployment.deploy(V1)
+        rig.start(*OLD_IDS, workflow="flow", input=1)
+        until_first(rig, *OLD_IDS)
+        deployment.deploy(SWAPPED)
+        for run_id in OLD_IDS:
+            rig.signal(run_id, "go")
+        for reason in until_suspended(rig, *OLD_IDS):
+            assert reason.startswith("nondeterminism: ")
+            assert "first" in reason and "word" in reason
+        deployment.deploy(V1)
+        rig.until_status("completed", *OLD_IDS)
+        assert [rig.run(run_id)["result"] for run_id in OLD_IDS] == [["one", 1, "go"]] * len(OLD_IDS)
+        assert set(fleet.effect_counts().values()) == {1}
+        rig.check()

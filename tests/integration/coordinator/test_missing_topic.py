@@ -1,0 +1,122 @@
+"""A topic that is not there: what is meant for it waits as rows, and nobody else is held back (protocol 12)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from rig import FAST, Rig
+from support import until
+
+from ductor_stream.kafka.topics import create_topics, plan
+
+
+def waiting(rig: Rig) -> int:
+    """Records that wait to be produced."""
+    return len(rig.rows("select id from eec_inbox where ns = {ns} and kind = 'produce'"))
+
+
+def test_a_queue_whose_topic_does_not_exist_yet(rig: Rig) -> None:
+    """Protocol 12, R9: readiness names it; other queues go on; created later, the runs complete."""
+    running = rig.coordinator()
+    rig.worker()
+    rare = [f"rare{n}" for n in range(5)]
+    rig.start(*rare, workflow="elsewhere", input="rare")
+    until(lambda: waiting(rig) == 5, what="five records that wait")
+    topic = rig.topics.tasks("rare")
+    until(lambda: any(topic in why for why in running.reasons()), what="readiness naming the topic")
+    others = [f"r{n}" for n in range(30)]
+    rig.start(*others)
+    rig.until_status("completed", *others)
+    assert running.count("ductor_undeliverable", permanent="no") == 0, "known to be missing, it was tried all the same"
+    rig.check_open()
+
+    create_topics(rig.admin, [each for each in plan(rig.topics, ["rare"]) if each.name == topic])
+    rig.worker(queue="rare")
+    rig.until_status("completed", *rare)
+    until(lambda: running.reasons() == [], within_ms=15_000, what="ready again")
+    rig.check()
+
+
+def test_a_queue_whose_topic_goes_while_records_are_sent(rig: Rig) -> None:
+    """Protocol 12, R5b: refused by the broker, before anybody could know."""
+    running = rig.coordinator()
+    rig.start("before")
+    until(lambda: rig.attempts("before"), what="dispatched")
+    rig.delete(rig.topics.tasks("default"))
+    ids = [f"r{n}" for n in range(10)]
+    rig.start(*ids, workflow="fan")
+    rig.until_status("running", *ids)
+    until(lambda: waiting(rig) >= 1, what="records that wait")
+    running.stop()
+    rig.coordinator(ready=False)
+    rig.create()
+    rig.worker()
+    rig.until_status("completed", "before", *ids)
+    rig.check()
+
+
+def test_a_broker_that_does_not_confirm(rig: Rig) -> None:
+    """Protocol 11, R9: after so many batches intake and timers rest, readiness says so, and it goes on by itself."""
+    withheld: list[tuple[Any, Any]] = []
+    withholding = [True]
+
+    def prepare(coordinator: Any) -> None:
+        produce, poll = coordinator.log.produce, coordinator.log.poll
+
+        def held(records: Any, acknowledged: Any) -> None:
+            withheld.append((records, acknowledged))
+
+        def serve(timeout: float, limit: int) -> Any:
+            while withheld and not withholding:
+                produce(*withheld.pop(0))
+            return poll(timeout, limit)
+
+        coordinator.log.produce, coordinator.log.poll = held, serve
+
+    running = rig.coordinator(msgspec.structs.replace(FAST, unconfirmed_limit=3), prepare=prepare)
+    ids = [run_id for run_id in (f"r{n}" for n in range(40)) if rig.home(run_id) == 0]
+    for run_id in ids:
+        rig.start(run_id, workflow="words", input=1)
+        rig.signal(run_id, "on")
+    until(lambda: any("does not confirm" in why for why in running.reasons()), what="the reason")
+    outbox = "select seq from eec_outbox where ns = {ns} and partition = 0"
+    assert 3 <= len(rig.rows(outbox)) <= 4
+    withholding.clear()
+    rig.worker()
+    rig.until_status("completed", *ids)
+    until(lambda: running.reasons() == [], what="ready again")
+    rig.check()
+
+
+@pytest.mark.parametrize("limit", ["the topic's", "the wire's"])
+def test_a_record_that_no_broker_takes(rig: Rig, limit: str) -> None:
+    """Protocol 12: it becomes an event of its run: found before the commit where possible, else told by the broker."""
+
+    def spacious(coordinator: Any) -> None:
+        task = coordinator.committer._encoder.task
+
+        def wrapped(run_id: str, *rest: Any) -> Any:
+            record = task(run_id, *rest)
+            return msgspec.structs.replace(record, value=record.value + b" " * 1_500_000) if run_id == "big" else record
+
+        coordinator.committer._encoder.task = wrapped
+
+    rig.worker()
+    running = rig.coordinator(prepare=spacious if limit == "the wire's" else None)
+    if limit == "the topic's":
+        admin = AdminClient({"bootstrap.servers": rig.bootstrap})
+        entry = ConfigEntry("max.message.bytes", "200000", incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.TOPIC, rig.topics.tasks("default"), incremental_configs=[entry])
+        for future in admin.incremental_alter_configs([resource]).values():
+            future.result(10)
+    ids = [f"r{n}" for n in range(5)]
+    rig.start(*ids, workflow="measure", input=1_000)
+    rig.start("big", workflow="measure", input=400_000)
+    rig.until_status("completed", *ids)
+    rig.until_status("failed", "big")
+    assert rig.run("big")["error"]["type"] == "Undeliverable"
+    assert running.count("ductor_undeliverable", permanent="yes") == (limit == "the topic's")
+    rig.check()

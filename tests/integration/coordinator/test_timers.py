@@ -1,0 +1,145 @@
+"""Durable timers, and attempts that are given up, over crashes and downtime (R5, R9; protocol 20 to 22)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from rig import CRC32, HOME, Rig
+from rig_worker import fence, silent
+from support import until
+
+from ductor_stream.engine import definition
+
+
+def test_a_sleep_fires_once_after_its_owner_was_killed(rig: Rig) -> None:
+    """R5, R6, protocol 20: at the new owner, not early by Postgres's clock, and once."""
+    ids = [f"r{n}" for n in range(5)]
+    worker = rig.worker()
+    child = rig.child(instance="one")
+    rig.start(*ids, workflow="nap", input=2_000)
+    rig.until_status("running", *ids)
+    child.kill()
+    assert worker.tasks == []
+    rig.coordinator(instance="one")
+    rig.until_status("completed", *ids)
+    rig.check()
+    early = rig.rows(
+        "select r.run_id from eec_workflow_run r join eec_workflow_step_attempt a using (ns, run_id)"
+        " where ns = {ns} and a.phase = 'dispatched' and a.at < r.started_at + '2 s'"
+    )
+    assert early == []
+    assert len(worker.tasks) == len(ids)
+
+
+def beating(rig: Rig) -> Callable[[dict[str, Any]], None]:
+    """A worker that says once that it has begun, and then nothing more."""
+
+    def answer(task: dict[str, Any]) -> None:
+        rig.send(rig.topics.attempt_results, task["run_id"], {"type": "attempt.heartbeat", **fence(task)})
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("options", "begins", "code"),
+    [
+        ({"schedule_to_start": 0.3}, False, "timeout_schedule_to_start"),
+        ({"schedule_to_close": 0.3}, False, "timeout_schedule_to_close"),
+        ({"schedule_to_start": 0.3, "schedule_to_close": 0.9, "heartbeat": 30}, True, "timeout_schedule_to_close"),
+        ({"timeout": 0.3}, True, "timeout_start_to_close"),
+        ({"heartbeat": 0.3}, True, "heartbeat_lost"),
+        ({}, True, "worker_lost"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_an_attempt_is_given_up(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, options: dict[str, float], begins: bool, code: str
+) -> None:
+    """R9, protocol 22: by each of its deadlines; the worker is told to stop, and its late result changes nothing."""
+    monkeypatch.setattr(definition, "WORKER_HEARTBEAT_MS", 400)
+    rig.coordinator()
+    worker = rig.worker(beating(rig) if begins else silent)
+    rig.start("r", workflow="timed", input=options)
+    rig.until_status("completed", "r")
+    assert rig.run("r")["result"] == code
+    (task,) = until(lambda: list(worker.tasks), what="the task")
+    rig.send(
+        rig.topics.attempt_results, "r", {"type": "attempt.finished", **fence(task), "outcome": "completed", "output": 2}
+    )
+    until(lambda: [row["phase"] for row in rig.attempts("r")] == ["dispatched", "finished", "late"], what="a late result")
+    (stop,) = [json.loads(message.value() or b"") for message in rig.read(rig.topics.attempt_control)]
+    assert stop == {"type": "attempt.stop", **fence(task), "reason": stop["reason"]}
+    assert rig.run("r")["result"] == code
+    rig.check()
+
+
+def test_heartbeats_keep_an_attempt_alive(rig: Rig) -> None:
+    """Protocol 22: for longer than its heartbeat time-out."""
+    rig.coordinator()
+    worker = rig.worker(beating(rig))
+    rig.start("r", workflow="timed", input={"heartbeat": 0.6})
+    (task,) = until(lambda: list(worker.tasks), what="the task")
+    beats = "select beat_at > heard_at + '1500 ms' as enough from eec_open_attempt where ns = {ns}"
+
+    def enough() -> bool:
+        rig.send(rig.topics.attempt_results, "r", {"type": "attempt.heartbeat", **fence(task)})
+        return any(row["enough"] for row in rig.rows(beats))
+
+    until(enough, what="1.5 s of heartbeats")
+    result = {"type": "attempt.finished", **fence(task), "outcome": "completed", "output": 2}
+    rig.send(rig.topics.attempt_results, "r", result)
+    rig.until_status("completed", "r")
+    assert rig.run("r")["result"] == "result 2"
+    rig.check()
+
+
+@pytest.mark.parametrize("partitioner", [HOME, CRC32])
+@pytest.mark.parametrize("options", [{"schedule_to_close": 1.0}, {"schedule_to_start": 1.0}], ids=str)
+def test_time_outs_wait_for_results_that_lie_unread(rig: Rig, options: dict[str, float], partitioner: str) -> None:
+    """Protocol 21, R12: the deadline passed while nobody was there, and so did the result come, on any partition."""
+    ids = [f"r{n}" for n in range(8)]
+    worker = rig.worker(silent)
+    running = rig.coordinator()
+    rig.start(*ids, workflow="timed", input=options)
+    until(lambda: len(worker.tasks) == len(ids), what="all tasks taken")
+    running.stop()
+    overdue = "select 1 from eec_workflow_run where ns = {ns} and clock_timestamp() < wake_at + '200 ms'"
+    until(lambda: not rig.rows(overdue), what="the deadlines passed")
+    for task in worker.tasks:
+        result = {"type": "attempt.finished", **fence(task), "outcome": "completed", "output": 2}
+        rig.send(rig.topics.attempt_results, task["run_id"], result, partitioner=partitioner)
+    rig.coordinator()
+    rig.until_status("completed", *ids)
+    assert [rig.run(run_id)["result"] for run_id in ids] == ["result 2"] * len(ids)
+    rig.check()
+
+
+def test_the_clocks_of_attempts_start_anew_with_a_new_owner(rig: Rig) -> None:
+    """Protocol 22: a time-out of heartbeats that passed while nobody listened is none."""
+    running = rig.coordinator()
+    worker = rig.worker(beating(rig))
+    rig.start("r", workflow="timed", input={"heartbeat": 1.0})
+    until(lambda: rig.rows("select from eec_open_attempt where ns = {ns}"), what="a heartbeat recorded")
+    running.stop()
+    silence = "select from eec_open_attempt where ns = {ns} and clock_timestamp() > beat_at + '1200 ms'"
+    until(lambda: rig.rows(silence), what="more silence than is allowed")
+    rig.coordinator()
+    (task,) = worker.tasks
+    rig.send(rig.topics.attempt_results, "r", {"type": "attempt.finished", **fence(task), "outcome": "completed", "output": 2})
+    rig.until_status("completed", "r")
+    assert rig.run("r")["result"] == "result 2"
+    rig.check()
+
+
+@pytest.mark.parametrize("version", [None, "1"])
+def test_the_timeout_that_a_workflow_declares(rig: Rig, version: str | None) -> None:
+    """R9: it holds for a start that names its version as well, and a start's own wins."""
+    rig.coordinator()
+    rig.start("r", workflow="hasty", input=None, version=version)
+    rig.start("patient", workflow="hasty", input=None, version=version, run_timeout_ms=600_000)
+    rig.until_status("timed_out", "r")
+    assert rig.run("patient")["status"] == "running"
+    rig.check()
