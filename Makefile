@@ -38,7 +38,7 @@ tools: .tools/helm .tools/promtool
 .tools/helm .tools/promtool:
 	@mkdir -p .tools
 	@if found=$$(command -v $(@F)); then ln -sf "$$found" $@; \
-	elif command -v go > /dev/null; then echo "building $(@F): minutes, once"; GOBIN="$(CURDIR)/.tools" go install $($(@F)); \
+	elif command -v go > /dev/null; then echo "building $(@F): minutes, once"; GOBIN="$(CURDIR)/.tools" go install $($(@F)) || echo "$(@F) could not be built"; \
 	else echo "$(@F) cannot be had: install Go 1.26 or newer, or $(@F) itself"; fi
 
 test: install tools

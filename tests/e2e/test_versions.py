@@ -27,12 +27,12 @@ async def second(n: int) -> int:
 """
 V1 = """
 @app.workflow(version="1")
-async def flow(run: Run, n: int) -> list[object]:
+async def flow(run: Run, n: int) -> list[int | str]:
     return ["one", await run.step(first, n), await run.wait_signal(word)]
 """
 V2 = """
 @app.workflow(name="flow", version="2")
-async def flow_2(run: Run, n: int) -> list[object]:
+async def flow_2(run: Run, n: int) -> list[int | str]:
     return ["two", await run.step(second, n), await run.wait_signal(word), await run.step(first, n)]
 """
 BUG = """
@@ -44,7 +44,7 @@ async def flow(run: Run, n: int) -> int:
 MENDED = BUG.replace("len(found)", "found")
 SWAPPED = """
 @app.workflow(version="1")
-async def flow(run: Run, n: int) -> list[object]:
+async def flow(run: Run, n: int) -> list[int | str]:
     said = await run.wait_signal(word)
     return ["one", await run.step(first, n), said]
 """
