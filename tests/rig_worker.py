@@ -45,7 +45,11 @@ class PlainWorker:
         self.tasks: list[dict[str, Any]] = []
         self.effects: Counter[str] = Counter()
         self._answer = answer
-        options = {"bootstrap.servers": bootstrap, "reconnect.backoff.max.ms": 500, "topic.metadata.refresh.interval.ms": 1000}
+        options = {
+            "bootstrap.servers": bootstrap,
+            "reconnect.backoff.max.ms": 500,
+            "topic.metadata.refresh.interval.ms": 1000,
+        }
         self._producer = Producer(options | {"acks": "all", "enable.idempotence": True, "linger.ms": 0}, logger=quiet)
         self._consumer = Consumer(
             options

@@ -28,6 +28,8 @@ class CoordinatorConfig(msgspec.Struct, frozen=True):
     """How long a signal or command waits for its run (24 h), then it is dead-lettered."""
     buffered_limit: int = 10_000
     """Buffered messages per run that does not exist yet; more are dead-lettered."""
+    history_limit: int = 200_000
+    """Events in one execution from which a run is failed, visibly: rebuilding it would hold its partition up (R10)."""
     cached_runs: int = 50_000
     """Runs kept in memory, least recently used out first: at about 1 KB a run with its coroutine, 50 MB."""
     inbox_limit: int = 500

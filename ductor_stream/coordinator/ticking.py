@@ -18,6 +18,7 @@ from ductor_stream.engine.events import (
     AttemptFinished,
     AttemptTimedOut,
     CommandReceived,
+    Condemned,
     RunStarted,
     SignalReceived,
 )
@@ -124,7 +125,15 @@ class Ticker:
                 exists = True
                 stamped.extend(self._buffered(ticked, now))
         if stamped:
-            self._tick(ticked, stamped)
+            self._tick(ticked, [*self._bounded(before, now), *stamped])
+
+    def _bounded(self, before: Cached, now: int) -> list[Stamped]:
+        """A run whose history has no end fails visibly before it hurts anyone (R10)."""
+        limit = self._config.history_limit
+        if before.state is None or before.state.closed or before.state.header.seq < limit:
+            return []
+        message = f"its history has {limit:,} events: let it continue as new (run.should_continue)"
+        return [Stamped(now, Condemned("history_limit", message))]
 
     def _tick(self, ticked: Ticked, stamped: list[Stamped]) -> None:
         before = ticked.before

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from coordinator_child import POINTS
-from rig import Rig
+from rig import FAST, Rig
 from rig_worker import doubled
 
 NAME = "coordinator-1"
@@ -30,7 +31,9 @@ def test_a_childs_outcome_reaches_its_parent_whenever_an_owner_dies(rig: Rig, po
     assert rig.rows("select id from eec_inbox where ns = {ns}") == []
 
 
-@pytest.mark.parametrize(("policy", "status"), [("cancel", "cancelled"), ("terminate", "terminated"), ("abandon", "running")])
+@pytest.mark.parametrize(
+    ("policy", "status"), [("cancel", "cancelled"), ("terminate", "terminated"), ("abandon", "running")]
+)
 def test_no_child_is_left_running_under_a_closed_parent_unless_abandoned(rig: Rig, policy: str, status: str) -> None:
     rig.coordinator()
     rig.start("g", workflow="guardian", input=policy)
@@ -55,6 +58,19 @@ def test_signals_while_a_run_continues_as_new_in_a_loop(rig: Rig) -> None:
     run = rig.run("e")
     assert run["result"] == [*range(1, 300), 0]
     assert run["execution"] == 100
+    rig.check()
+
+
+def test_a_history_without_end_fails_its_run_visibly(rig: Rig) -> None:
+    """R10: before it hurts anyone, and only itself."""
+    rig.worker()
+    rig.coordinator(msgspec.structs.replace(FAST, history_limit=10))
+    rig.start("long", input=50)
+    rig.start("short", input=5)
+    rig.until_status("failed", "long")
+    rig.until_status("completed", "short")
+    assert rig.run("long")["error"]["code"] == "history_limit"
+    assert "continue as new" in rig.run("long")["error"]["message"]
     rig.check()
 
 

@@ -49,7 +49,9 @@ def under_way(rig: Rig) -> tuple[Running, list[str]]:
 
 def said(running: Running, *words: str) -> None:
     """Wait until readiness gives one of these as a reason: red within ten seconds."""
-    until(lambda: any(w in why for why in running.reasons() for w in words), within_ms=15_000, what=f"not ready: {words}")
+    until(
+        lambda: any(w in why for why in running.reasons() for w in words), within_ms=15_000, what=f"not ready: {words}"
+    )
 
 
 def all_well(rig: Rig, running: Running, ids: list[str]) -> None:
@@ -96,7 +98,9 @@ def test_both_are_gone_at_once(own_kafka: EmbeddedKafka, own_postgres: EmbeddedP
         said(running, "Postgres cannot be reached")
         said(running, "Kafka cannot be reached")
         own_postgres.restart()
-        until(lambda: not any("Postgres" in why for why in running.reasons()), within_ms=20_000, what="Postgres noticed")
+        until(
+            lambda: not any("Postgres" in why for why in running.reasons()), within_ms=20_000, what="Postgres noticed"
+        )
         own_kafka.restart()
         all_well(rig, running, ids)
 

@@ -44,7 +44,8 @@ def too_large_for_an_index(prepared: Prepared, run_id: str) -> None:
 def number_out_of_range(prepared: Prepared, run_id: str) -> None:
     """More than an integer column holds."""
     prepared.batch.attempts = [
-        msgspec.structs.replace(row, attempt=1 << 40) if row.run_id == run_id else row for row in prepared.batch.attempts
+        msgspec.structs.replace(row, attempt=1 << 40) if row.run_id == run_id else row
+        for row in prepared.batch.attempts
     ]
 
 

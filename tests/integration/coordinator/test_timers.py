@@ -67,9 +67,13 @@ def test_an_attempt_is_given_up(
     assert rig.run("r")["result"] == code
     (task,) = until(lambda: list(worker.tasks), what="the task")
     rig.send(
-        rig.topics.attempt_results, "r", {"type": "attempt.finished", **fence(task), "outcome": "completed", "output": 2}
+        rig.topics.attempt_results,
+        "r",
+        {"type": "attempt.finished", **fence(task), "outcome": "completed", "output": 2},
     )
-    until(lambda: [row["phase"] for row in rig.attempts("r")] == ["dispatched", "finished", "late"], what="a late result")
+    until(
+        lambda: [row["phase"] for row in rig.attempts("r")] == ["dispatched", "finished", "late"], what="a late result"
+    )
     (stop,) = [json.loads(message.value() or b"") for message in rig.read(rig.topics.attempt_control)]
     assert stop == {"type": "attempt.stop", **fence(task), "reason": stop["reason"]}
     assert rig.run("r")["result"] == code
@@ -128,7 +132,11 @@ def test_the_clocks_of_attempts_start_anew_with_a_new_owner(rig: Rig) -> None:
     until(lambda: rig.rows(silence), what="more silence than is allowed")
     rig.coordinator()
     (task,) = worker.tasks
-    rig.send(rig.topics.attempt_results, "r", {"type": "attempt.finished", **fence(task), "outcome": "completed", "output": 2})
+    rig.send(
+        rig.topics.attempt_results,
+        "r",
+        {"type": "attempt.finished", **fence(task), "outcome": "completed", "output": 2},
+    )
     rig.until_status("completed", "r")
     assert rig.run("r")["result"] == "result 2"
     rig.check()

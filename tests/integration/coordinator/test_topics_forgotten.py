@@ -24,7 +24,9 @@ def open_runs(rig: Rig) -> list[str]:
 
 def ids(rig: Rig) -> dict[str, str]:
     """Topic ids as Postgres has them for partition 0."""
-    found: dict[str, str] = rig.rows("select topic_ids from eec_partition where ns = {ns} and partition = 0")[0]["topic_ids"]
+    found: dict[str, str] = rig.rows("select topic_ids from eec_partition where ns = {ns} and partition = 0")[0][
+        "topic_ids"
+    ]
     return found
 
 
@@ -115,7 +117,9 @@ def test_a_result_that_comes_after_the_topics_are_gone(rig: Rig) -> None:
     rig.delete()
     rig.create()
     second = rig.worker(silent)
-    until(lambda: [fence(each) for each in second.tasks] == [fence(task)], within_ms=20_000, what="the same task redriven")
+    until(
+        lambda: [fence(each) for each in second.tasks] == [fence(task)], within_ms=20_000, what="the same task redriven"
+    )
     second.close()
     body = {"type": "attempt.finished", **fence(task), "outcome": "completed", "output": 0}
     rig.send(rig.topics.attempt_results, "s", body, body)

@@ -85,7 +85,7 @@ def test_a_sound_system_has_nothing_to_mend() -> None:
     ]
     assert {each.level for each in found} == {"ok"}
     assert {each.remedy for each in found} == {""}
-    assert len({each.check for each in found}) == 13
+    assert len({each.check for each in found}) == 14
 
 
 # -- the brokers ------------------------------------------------------------------------------------
@@ -124,7 +124,9 @@ def test_the_new_protocol_must_be_offered_where_it_is_asked_for() -> None:
 
 
 def test_a_slow_session_of_the_new_protocol_is_told_with_how_to_set_it() -> None:
-    slow = cluster({**NEW, "group.consumer.session.timeout.ms": "45000", "group.consumer.min.session.timeout.ms": "45000"})
+    slow = cluster(
+        {**NEW, "group.consumer.session.timeout.ms": "45000", "group.consumer.min.session.timeout.ms": "45000"}
+    )
     found = one(doctor_kafka.session_timeout(slow, "auto", GROUPS))
     assert found.level == "warning"
     assert "unserved for 45 s" in found.text
