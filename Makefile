@@ -1,4 +1,4 @@
-# make install | test | demo | bench | bench-peers | clean
+# make install | test | demo | bench | bench-peers | simulate | clean
 #
 # A stamp file says that a step is done: a second call does nothing. Paths are relative and quoted by make's
 # own working folder, so that a clone in a folder with spaces works.
@@ -9,7 +9,7 @@ DEPENDENCIES := .venv/stamp-dependencies
 PACKAGE := .venv/stamp-package
 SERVERS := .venv/stamp-servers
 
-.PHONY: install tools test demo bench bench-peers clean
+.PHONY: install tools test demo bench bench-peers simulate clean
 
 install: $(SERVERS)
 
@@ -57,6 +57,12 @@ bench: install
 # DBOS, Restate, Temporal and LittleHorse in turn with ours (bench/peers/README.md); PEERS="--only dbos" measures less.
 bench-peers: install
 	$(BIN)/python -m bench.peers $(PEERS)
+
+# The coordinator through storms (docs/proof.md): SEEDS=A:B, JOBS=processes.
+SEEDS ?= 0:1000
+JOBS ?= 2
+simulate: install
+	$(BIN)/python -m ductor_stream.testing.simulation --seeds $(SEEDS) --jobs $(JOBS)
 
 clean:
 	rm -rf .venv .ductor .tools build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

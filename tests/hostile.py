@@ -90,7 +90,16 @@ def records(topic: Topic, count: int, rng: random.Random) -> list[Bad]:
     """So many records for a topic, of all kinds that there are."""
     source = _Source(topic, rng)
     makers: list[Callable[[], Bad]] = [source.noise, source.cut_json, source.cut_avro, source.misplaced, source.untyped]
-    makers += [source.wrong, source.wrong, source.deep, source.bad_key, source.mismatch, source.odd_json, source.wire]
+    makers += [
+        source.wrong,
+        source.wrong,
+        source.deep,
+        source.bad_key,
+        source.mismatch,
+        source.odd_json,
+        source.wire,
+        source.burdened,
+    ]
     found = list(source.oversized())
     while len(found) < count:
         found.append(rng.choice(makers)())
@@ -101,7 +110,6 @@ def records(topic: Topic, count: int, rng: random.Random) -> list[Bad]:
 class _Source:
     def __init__(self, topic: Topic, rng: random.Random) -> None:
         self._topic, self._rng = topic, rng
-        self._key = f"ghost-{rng.randrange(500)}".encode()
 
     def _valid(self, *types: str) -> dict[str, Any]:
         kind = self._rng.choice(types or _TYPES[self._topic])
@@ -111,7 +119,7 @@ class _Source:
         headers = (
             [("traceparent", b"00-1-2-03"), ("x", b"y" * self._rng.randrange(9))] if self._rng.random() < 0.2 else []
         )
-        return Bad(key or self._key, value, frozenset(reasons), headers)
+        return Bad(key or f"ghost-{self._rng.randrange(500)}".encode(), value, frozenset(reasons), headers)
 
     def noise(self) -> Bad:
         """Random bytes, some behind a beginning that looks like something; nothing at all; null."""
@@ -187,6 +195,15 @@ class _Source:
     def wire(self) -> Bad:
         bad = self._bad(json.dumps(self._valid()).encode(), "unknown_wire")
         bad.headers.append(("ductor-wire", self._rng.choice([b"2", b"", b"one", b"1.0"])))
+        return bad
+
+    def burdened(self) -> Bad:
+        """A start that would have more carried along than there may be."""
+        if self._topic != "run-events":
+            return self.wire()
+        bad = self._bad(json.dumps(self._valid("run.start")).encode(), "invalid_field")
+        count, size = self._rng.choice([(33, 1), (2, 5_000), (1, 8_193)])
+        bad.headers.extend((f"ductor-ctx-{n}", b"c" * size) for n in range(count))
         return bad
 
     def oversized(self) -> Iterator[Bad]:

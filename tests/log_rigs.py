@@ -9,10 +9,13 @@ from typing import Literal, Protocol
 from confluent_kafka import Producer
 from support import fresh_name, until
 
+from ductor_stream.clock import StoreClock
 from ductor_stream.kafka.log import KafkaLog, KafkaLogConfig
 from ductor_stream.kafka.topics import AdminConfig, create_topics, plan
 from ductor_stream.ports import INBOUND, UNREAD, EventLog, Inbound, Received, Undeliverable
 from ductor_stream.protocol.topics import Topics
+from ductor_stream.testing.simulation.memory_broker import Broker
+from ductor_stream.testing.simulation.memory_log import MemoryLog
 
 FROM_THE_START: Mapping[Inbound, int] = dict.fromkeys(INBOUND, UNREAD)
 
@@ -132,6 +135,46 @@ class KafkaRig:
         for log in self._open:
             log.close()
         self._open.clear()
+
+
+class MemoryRig:
+    """Logs over a broker in memory."""
+
+    def __init__(self, *, partitions: int = 4) -> None:
+        self.topics = Topics(fresh_name("log"))
+        self.partitions = partitions
+        self._broker = Broker(self.topics, partitions, ["work"])
+        self._open: list[MemoryLog] = []
+
+    def open(self) -> EventLog:
+        self._open.append(MemoryLog(self._broker, StoreClock()))
+        return self._open[-1]
+
+    def write(
+        self,
+        topic: Inbound,
+        partition: int,
+        values: Sequence[bytes | None],
+        key: bytes | None = b"k",
+        headers: Sequence[tuple[str, bytes | None]] = (),
+    ) -> None:
+        for value in values:
+            self._broker.append(self.topics.inbound(topic), key, value, headers, partition)
+
+    def close(self) -> None:
+        """Close every log that was opened."""
+        for log in self._open:
+            log.close()
+
+
+@contextmanager
+def memory_rig(*, partitions: int = 4) -> Iterator[MemoryRig]:
+    """A ``MemoryRig`` whose logs are closed at the end."""
+    rig = MemoryRig(partitions=partitions)
+    try:
+        yield rig
+    finally:
+        rig.close()
 
 
 @contextmanager

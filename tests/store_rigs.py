@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -33,6 +34,8 @@ from ductor_stream.ports import (
 from ductor_stream.store.migrate import migrate
 from ductor_stream.store.postgres import PostgresStore, StoreOptions
 from ductor_stream.store.queries import all_queries
+from ductor_stream.testing.simulation.memory_database import DatabaseServer
+from ductor_stream.testing.simulation.memory_store import MemoryStore
 
 _T = TypeVar("_T")
 
@@ -48,7 +51,15 @@ POSTGRES = [str(folder) for folder in installations()] or [""]
 
 def postgres_label(folder: str) -> str:
     """How a test's id names it."""
-    return "session" if not folder else "wheel" if "site-packages" in folder else folder.split(os.sep)[-2]
+    return (
+        MEMORY
+        if folder == MEMORY
+        else "session"
+        if not folder
+        else "wheel"
+        if "site-packages" in folder
+        else folder.split(os.sep)[-2]
+    )
 
 
 @contextmanager
@@ -73,11 +84,22 @@ def migrated_database(folder: str, data: Path, session: Callable[[], PostgresSer
         server.stop()
 
 
-def database_fixture() -> Any:
-    """The fixture ``database`` of a module: a database with the schema on each Postgres there is."""
+MEMORY = "memory"
+"""Instead of a database's URL: the store of the simulation, to be held to the same contract."""
 
-    @pytest.fixture(scope="module", params=POSTGRES, ids=postgres_label)
+
+def database_fixture(*others: str) -> Any:
+    """The fixture ``database`` of a module: a database with the schema on each Postgres there is.
+
+    ``others`` may be ``MEMORY``.
+    """
+
+    @pytest.fixture(scope="module", params=[*POSTGRES, *others], ids=postgres_label)
     def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+        if request.param == MEMORY:
+            yield MEMORY
+            return
+
         def session() -> PostgresServer:
             found: PostgresServer = request.getfixturevalue("postgres")
             return found
@@ -89,13 +111,13 @@ def database_fixture() -> Any:
 
 
 def rig_fixture() -> Any:
-    """The fixture ``rig`` of a module: a fresh namespace in its ``database``.
-
-    A store made of something else joins the contract by a parameter here that opens its own rig.
-    """
+    """The fixture ``rig`` of a module: a fresh namespace in its ``database``."""
 
     @pytest.fixture
-    def rig(database: str) -> Iterator[PostgresRig]:
+    def rig(database: str) -> Iterator[StoreRig]:
+        if database == MEMORY:
+            yield MemoryRig()
+            return
         with postgres_rig(database) as made:
             yield made
 
@@ -107,6 +129,19 @@ class StoreRig(Protocol):
 
     def open(self) -> RunStore:
         """A store in the namespace, another session each time."""
+
+
+class MemoryRig:
+    """Stores over a database in memory."""
+
+    def __init__(self) -> None:
+        self._server = DatabaseServer(lambda: time.time_ns() // 1_000_000)
+        self._name = fresh_name("shop")
+
+    def open(self) -> RunStore:
+        store = MemoryStore(self._server)
+        store.namespace(self._name, CLUSTER, N)
+        return store
 
 
 class PostgresRig:
@@ -270,7 +305,7 @@ def looked_at(rig: StoreRig, *run_ids: str) -> tuple[dict[str, LoadedRun], Taken
     store = rig.open()
     loaded = store.load(run_ids)
     taken = store.take(1, str(uuid.uuid4()))
-    return loaded, msgspec.structs.replace(taken, token="", epoch=0, now=0, clean=False)
+    return loaded, msgspec.structs.replace(taken, token="", last_token="", epoch=0, now=0, clean=False)
 
 
 class Background(Generic[_T]):

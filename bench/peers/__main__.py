@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -50,6 +51,9 @@ class Turn:
             except subprocess.TimeoutExpired:
                 harness.terminate()  # it ends its services
                 return None
+            except BaseException:
+                harness.terminate()
+                raise
         lines = [line for line in told.splitlines() if line.startswith("{")]
         found: dict[str, Any] | None = json.loads(lines[-1]) if lines and not harness.returncode else None
         return found
@@ -57,19 +61,29 @@ class Turn:
 
 def main() -> None:
     """Measure what the command line says."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what runs is ended, and what there is is told
     options = _parser().parse_args()
     peers = _chosen(options.only)
     folder = Path(os.environ.get(HOME, _FOLDER))
     install.install(folder, dict.fromkeys(each.product for each in peers.values()))
-    workloads = [WORKLOADS[name] for name in options.measures.split(",")]
+    turns = _turns({**OURS, **peers}, [WORKLOADS[name] for name in options.measures.split(",")], options.quick)
     measured, doubtful = Measured(), []
-    for _ in range(1 if options.quick else options.repeat):
-        for workload in workloads:
-            for label, participant in {**OURS, **peers}.items():
-                if workload in participant.workloads:
-                    turn = Turn(label, participant, workload, options.quick)
-                    doubtful += _take(turn, folder, measured)
-    _publish(measured, peers, doubtful, options.quick)
+    try:
+        for _ in range(1 if options.quick else options.repeat):
+            for turn in turns:
+                doubtful += _take(turn, folder, measured)
+    finally:  # it takes hours: what there is by then is told, also when somebody has had enough
+        _publish(measured, peers, doubtful, options.quick)
+
+
+def _turns(participants: Mapping[str, Participant], workloads: list[str], quick: bool) -> list[Turn]:
+    """Workload by workload, each participant in turn."""
+    return [
+        Turn(label, participant, workload, quick)
+        for workload in workloads
+        for label, participant in participants.items()
+        if workload in participant.workloads
+    ]
 
 
 def _take(turn: Turn, folder: Path, measured: Measured) -> list[str]:

@@ -67,7 +67,7 @@ class Suspects:
 
     def survived(self, run_ids: Sequence[str], owned: Mapping[int, Owned]) -> None:
         """These runs were ticked and committed: they are not the ones."""
-        if not self._noted:
+        if not self._noted and not self._deaths:
             return
         cleared = {run_id for run_id in run_ids if self._deaths.pop(run_id, 0)}
         for partition, noted in list(self._noted.items()):

@@ -66,6 +66,13 @@ class Parameters:
 
         Raises InvalidValue with the path to a field that does not fit.
         """
+        try:
+            return list(values.decode(raw, self._arrays[-1], "input"))
+        except InvalidValue:
+            return self._decode_parts(raw)
+
+    def _decode_parts(self, raw: bytes) -> list[Any]:
+        """What is not an array of all arguments: an older caller's shorter one, or a fault that is to be named."""
         parts = values.decode(raw, list[msgspec.Raw], "input")
         if len(parts) > len(self.all):
             raise InvalidValue(f"input: {self.step} takes {len(self.all)} arguments, got {len(parts)}")

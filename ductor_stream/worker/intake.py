@@ -129,6 +129,7 @@ class Intake:
 
     def _commit(self, *, wait: bool) -> None:
         self._commit_at = self._monotonic() + COMMIT_EVERY_S
+        self._config.way.observe_acks()
         positions = self._ledger.due()
         if positions and not self._source.commit(positions, wait=wait):
             self._ledger.touch(positions)
@@ -138,12 +139,17 @@ class Intake:
     def _start(self, records: list[TaskRecord]) -> None:
         # In the order of each partition: the window takes what was jumped over for done.
         behind = {record.partition for record in self._held}
+        begun: list[TopicDelivery] = []
         for record in records:
-            if record.partition in behind or not self._start_one(record):
+            if record.partition in behind or not self._take(record, begun):
                 behind.add(record.partition)
                 self._held.append(record)
+        if begun:
+            self._ledger.begin_all((delivery.place, delivery) for delivery in begun)
+            queue, slots = self._config.queue, self._slots
+            self._executor.submit_all([Order(delivery.task, queue, slots, delivery) for delivery in begun])
 
-    def _start_one(self, record: TaskRecord) -> bool:
+    def _take(self, record: TaskRecord, begun: list[TopicDelivery]) -> bool:
         """Take a record, or say that it has to wait."""
         state = self._ledger.look(record.partition, record.offset)
         if state == "done":
@@ -164,8 +170,7 @@ class Intake:
             self._bury(record, error)
             return True
         place = self._ledger.take(record.partition, record.offset)
-        delivery = TopicDelivery(task, place, self._config.way)
-        self._executor.submit(Order(task, self._config.queue, self._slots, delivery))
+        begun.append(TopicDelivery(task, place, self._config.way))
         return True
 
     def _bury(self, record: TaskRecord, error: DataError) -> None:

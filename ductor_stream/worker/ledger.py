@@ -29,6 +29,14 @@ class UnderWay(Protocol):
     def runs(self) -> bool:
         """Whether an attempt still runs; else its result, or a dead letter, is on its way to the broker."""
 
+    @property
+    def passes(self) -> bool:
+        """Whether it runs and need not come again, since its owner hears of its death: the broker has a heartbeat."""
+
+    @property
+    def awaits(self) -> bool:
+        """Whether something of it is on its way to the broker."""
+
 
 class Ledger:
     """Positions of one queue. Used from any thread."""
@@ -93,6 +101,11 @@ class Ledger:
         with self._lock:
             self._under_way[place] = under_way
 
+    def begin_all(self, under_way: Iterable[tuple[Place, UnderWay]]) -> None:
+        """``begin`` for a batch."""
+        with self._lock:
+            self._under_way.update(under_way)
+
     def done(self, place: Place) -> None:
         """The broker has the place's result, or its dead letter."""
         with self._lock:
@@ -100,6 +113,12 @@ class Ledger:
             self._under_way.pop(place, None)
             if self._windows.get(place.partition) is place.window:
                 self._dirty.add(place.partition)
+            if self._waiting:
+                self._changed.notify_all()
+
+    def notice(self) -> None:
+        """Something about what is under way has changed."""
+        with self._lock:
             if self._waiting:
                 self._changed.notify_all()
 
@@ -116,10 +135,10 @@ class Ledger:
             return [each for place, each in self._under_way.items() if place.partition in partitions and each.runs]
 
     def wait_reported(self, partitions: frozenset[int], timeout: float) -> bool:
-        """Wait at most ``timeout`` seconds until the broker has all results of what has ended in these partitions."""
+        """Wait at most ``timeout`` seconds until the broker has what was sent about these partitions' attempts."""
 
         def all_there() -> bool:
-            return all(each.runs for place, each in self._under_way.items() if place.partition in partitions)
+            return not any(each.awaits for place, each in self._under_way.items() if place.partition in partitions)
 
         with self._lock:
             self._waiting += 1
@@ -138,13 +157,16 @@ class Ledger:
             return {partition: _position(window) for partition, window in windows.items() if window is not None}
 
     def passing(self, partitions: frozenset[int]) -> dict[int, TaskPosition]:
-        """Positions past all that still runs here, for partitions that go to others while it goes on running."""
+        """Positions past what still runs here, for partitions that go to others while it goes on running.
+
+        Not past an attempt of which nobody has heard: should this process die, nobody would miss it.
+        """
         with self._lock:
             found: dict[int, TaskPosition] = {}
             for partition in partitions:
                 window = self._windows.get(partition)
                 if window is not None:
-                    kept = [p.offset for p, each in self._under_way.items() if p.window is window and each.runs]
+                    kept = [p.offset for p, each in self._under_way.items() if p.window is window and each.passes]
                     found[partition] = _position(window.passing(kept))
             return found
 

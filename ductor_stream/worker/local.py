@@ -32,10 +32,12 @@ class LocalWorker:
         self._slots = slots
         self._codec = codec
         self._produce = produce
-        self._results: SimpleQueue[tuple[_LocalDelivery, Outgoing]] = SimpleQueue()
+        self._results: SimpleQueue[list[_Report]] = SimpleQueue()
+        self._finished: list[_Report] = []
         self._lock = threading.Lock()
         self._reserved: list[tuple[str, str]] = []
         self._running: set[_LocalDelivery] = set()
+        executor.after_reports(self._pass_on)
 
     # -- for the coordinator ----------------------------------------------------------------
 
@@ -56,27 +58,37 @@ class LocalWorker:
         self._slots[queue].release()
 
     def run(self, task: bytes, key: bytes, headers: Sequence[tuple[str, bytes]]) -> None:
-        """Execute a task (its JSON form, as it would stand on the topic) in a reserved slot."""
-        found = self._codec.decode_task(key, task, headers)
-        queue = self._use_reservation(found.step)
-        delivery = _LocalDelivery(self, found, key)
-        with self._lock:
-            self._running.add(delivery)
-        self._executor.submit(Order(found, queue, self._slots[queue], delivery))
+        """``run_all`` of one."""
+        self.run_all([(task, key, headers)])
+
+    def run_all(self, tasks: Iterable[tuple[bytes, bytes, Sequence[tuple[str, bytes]]]]) -> None:
+        """Execute tasks (JSON form, as on the topic, with key and headers) in reserved slots, handed over together."""
+        deliveries: list[_LocalDelivery] = []
+        orders: list[Order] = []
+        try:
+            for task, key, headers in tasks:
+                found = self._codec.decode_task(key, task, headers)
+                queue = self._use_reservation(found.step)
+                delivery = _LocalDelivery(self, found, key)
+                deliveries.append(delivery)
+                orders.append(Order(found, queue, self._slots[queue], delivery))
+        finally:
+            with self._lock:
+                self._running.update(deliveries)
+            self._executor.submit_all(orders)
 
     def results(self, timeout: float) -> list[tuple[bytes, bytes]]:
         """Finished attempts and heartbeats: (key, JSON value as it would stand on attempt-results).
 
         Waits at most ``timeout`` seconds for the first one.
         """
-        found: list[tuple[bytes, bytes]] = []
+        found: list[_Report] = []
         try:
-            _, record = self._results.get(timeout > 0, timeout if timeout > 0 else None)
+            found += self._results.get(timeout > 0, timeout if timeout > 0 else None)
             while True:
-                found.append((record.key, record.value))
-                _, record = self._results.get_nowait()
+                found += self._results.get_nowait()
         except Empty:
-            return found
+            return [(record.key, record.value) for _, record in found]
 
     def busy(self) -> int:
         """How many attempts run here now."""
@@ -88,16 +100,15 @@ class LocalWorker:
         What was not fetched by ``results`` yet goes there too; the attempts that still run beat at once.
         """
         keys = frozenset(partition_keys)
-        waiting: list[tuple[_LocalDelivery, Outgoing]] = []
+        waiting: list[_Report] = []
         with self._lock:
             moved = [delivery for delivery in self._running if delivery.key in keys]
             for delivery in moved:
                 delivery.by_topic = True
             while not self._results.empty():
-                waiting.append(self._results.get_nowait())
-            for delivery, record in waiting:
-                if delivery.key not in keys:
-                    self._results.put((delivery, record))
+                waiting += self._results.get_nowait()
+            if stay := [report for report in waiting if report[0].key not in keys]:
+                self._results.put(stay)
         for delivery, record in waiting:
             if delivery.key in keys:
                 self._produce(record)
@@ -113,14 +124,18 @@ class LocalWorker:
         queue, _ = self._reserved.pop(next(places, 0))
         return queue
 
-    def _pass_on(self, delivery: _LocalDelivery, record: Outgoing, *, last: bool) -> None:
+    def _pass_on(self, beats: Sequence[_Report] = ()) -> None:
+        """Hand over what has finished since the last time, and heartbeats."""
         with self._lock:
-            if last:
-                self._running.discard(delivery)
-            if not delivery.by_topic:
-                self._results.put((delivery, record))
-                return
-        self._produce(record)
+            finished, self._finished = self._finished, []
+            self._running.difference_update([delivery for delivery, _ in finished])
+            reports = [*beats, *finished]
+            if here := [report for report in reports if not report[0].by_topic]:
+                self._results.put(here)
+        if len(here) < len(reports):
+            for delivery, record in reports:
+                if delivery.by_topic:
+                    self._produce(record)
 
 
 class _LocalDelivery:
@@ -136,8 +151,12 @@ class _LocalDelivery:
 
     def beat(self, record: Outgoing) -> None:
         """A heartbeat."""
-        self._worker._pass_on(self, record, last=False)
+        self._worker._pass_on([(self, record)])
 
     def finished(self, record: Outgoing) -> None:
-        """The result."""
-        self._worker._pass_on(self, record, last=True)
+        """The result: handed over with the others of its batch."""
+        with self._worker._lock:
+            self._worker._finished.append((self, record))
+
+
+_Report = tuple[_LocalDelivery, Outgoing]

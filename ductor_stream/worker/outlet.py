@@ -55,9 +55,9 @@ class Outlet:
         """Send a record about which nobody waits to hear."""
         self.send(record, _mourn)
 
-    def send_once(self, record: Outgoing) -> None:
-        """Send a record whose loss does no harm, a heartbeat."""
-        self._task_log.produce(record, _forget)
+    def send_once(self, record: Outgoing, taken: Callable[[], None]) -> None:
+        """Send a record whose loss does no harm, a heartbeat; ``taken`` is called when the broker has it."""
+        self._task_log.produce(record, partial(_heard_once, taken))
 
     def send_again(self) -> None:
         """Send anew what the broker has not taken; called from time to time, so that failures do not spin."""
@@ -76,9 +76,11 @@ class Outlet:
         settled(failed)
 
 
-def _forget(failed: Undeliverable | None) -> None:
+def _heard_once(taken: Callable[[], None], failed: Undeliverable | None) -> None:
     if failed is not None:
         _log.debug("a heartbeat was not taken", error=failed.error)
+    else:
+        taken()
 
 
 def _mourn(refused: Undeliverable | None) -> None:

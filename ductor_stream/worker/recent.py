@@ -30,9 +30,11 @@ class Recent(Generic[T]):
 
     def put(self, fence: Fence, value: T) -> None:
         """Remember a value; a later one for the same fence replaces it."""
-        self.drop(fence)
+        if fence in self._kept:
+            self.drop(fence)
         self._kept[fence] = value
-        self._bytes += self._size(value)
+        if self._bytes_limit:
+            self._bytes += self._size(value)
         while len(self._kept) > self._limit or self._bytes > self._bytes_limit:
             _, oldest = self._kept.popitem(last=False)
             self._bytes -= self._size(oldest)

@@ -14,6 +14,9 @@ from collections.abc import Iterable
 METADATA_LIMIT = 4_096
 """Bytes of metadata that a broker takes with a commit (``offset.metadata.max.bytes``)."""
 
+_FEW_RUNS, _SHORT_SPAN = 500, 1 << 20
+"""So many runs always fit: two numbers each, below 2**20 at most four digits, 4,001 bytes in all."""
+
 _VERSION = "1"
 _DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 _VALUE_OF = {digit: value for value, digit in enumerate(_DIGITS)}
@@ -126,6 +129,8 @@ class Window:
         ahead = len(self._starts) - bisect_left(self._starts, self.position)
         runs = len(self._outstanding) + 1 + ahead
         span = max(self.position + 1, self._ends[-1] if self._ends else 0) - self.base
+        if runs <= _FEW_RUNS and span < _SHORT_SPAN:
+            return True
         return len(_VERSION) + _longest(2 * runs, span) <= METADATA_LIMIT
 
     def passing(self, kept: Iterable[int]) -> Window:

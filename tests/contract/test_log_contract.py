@@ -6,7 +6,19 @@ from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import murmur2
-from log_rigs import FROM_THE_START, Acks, LogRig, Owner, join, joined, kafka_rig, poll_until, read, read_to_end
+from log_rigs import (
+    FROM_THE_START,
+    Acks,
+    LogRig,
+    Owner,
+    join,
+    joined,
+    kafka_rig,
+    memory_rig,
+    poll_until,
+    read,
+    read_to_end,
+)
 from servers import KafkaServer
 from support import until
 
@@ -18,9 +30,14 @@ pytestmark = pytest.mark.usefixtures("rig")
 N = 4
 
 
-@pytest.fixture(params=["consumer", "classic"])
-def rig(request: pytest.FixtureRequest, kafka: KafkaServer) -> Iterator[LogRig]:
+@pytest.fixture(params=["memory", "consumer", "classic"])
+def rig(request: pytest.FixtureRequest) -> Iterator[LogRig]:
     """One rig per implementation, and per group protocol of Kafka."""
+    if request.param == "memory":
+        with memory_rig(partitions=N) as in_memory:
+            yield in_memory
+        return
+    kafka: KafkaServer = request.getfixturevalue("kafka")
     with kafka_rig(kafka.bootstrap, request.param, partitions=N) as made:
         yield made
 

@@ -7,6 +7,7 @@ import uuid
 import pytest
 from store_rigs import (
     CLUSTER,
+    MEMORY,
     T0,
     N,
     Owner,
@@ -25,7 +26,7 @@ from ductor_stream.errors import (
 )
 from ductor_stream.ports import UNREAD, Batch, LoadedRun, RunStore
 
-database = database_fixture()
+database = database_fixture(MEMORY)
 rig = rig_fixture()
 
 

@@ -6,6 +6,7 @@ import uuid
 
 import pytest
 from store_rigs import (
+    MEMORY,
     T0,
     Owner,
     StoreRig,
@@ -22,7 +23,7 @@ from ductor_stream.errors import (
 )
 from ductor_stream.ports import Batch, OpenAttempt, RunStore, RunWrite
 
-database = database_fixture()
+database = database_fixture(MEMORY)
 rig = rig_fixture()
 
 

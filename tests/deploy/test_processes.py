@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import ConsumerGroupTopicPartitions, Producer
+from confluent_kafka.admin import AdminClient
 from deploy.containers import Container, of_pods, of_services
 from deploy.tooling import ROOT, SMALLEST, composed, named, rendered
 from support import fresh_name, until
@@ -88,12 +89,20 @@ def walk(containers: dict[str, Container], first: list[str], folder: Path, boots
             assert each.terminated() == 0, f"{name} does not end in good order: {each.log.read_text('utf-8')[-2000:]}"
 
 
+def read_so_far(bootstrap: str, group: str, topic: str) -> int:
+    """How many records of the topic the group has committed."""
+    asked = [ConsumerGroupTopicPartitions(group)]
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    answer = admin.list_consumer_group_offsets(asked)[group].result(20)
+    return sum(max(each.offset, 0) for each in answer.topic_partitions if each.topic == topic)
+
+
 def test_what_the_chart_renders_runs(kafka: KafkaServer, database_url: str, tmp_path: Path) -> None:
     namespace = fresh_name("chart")
     values: dict[str, Any] = {
         **SMALLEST,
         "namespace": namespace,
-        "workers": {"some": {"queues": ["default", "payments", "warehouse"]}},
+        "workers": {"some": {"queues": ["default", "payments", "warehouse"], "keda": {"enabled": True}}},
         "topics": {"partitions": 3},
     }
     objects = rendered(values, tmp_path)
@@ -105,6 +114,10 @@ def test_what_the_chart_renders_runs(kafka: KafkaServer, database_url: str, tmp_
         == "/app"
     )
     walk(here, ["migrate", "topics"], tmp_path, kafka.bootstrap, namespace)
+    # What KEDA would look at is there, and was moved on by the workers.
+    triggers = named(objects, "ScaledObject", "-worker-some")["spec"]["triggers"]
+    for trigger in (each["metadata"] for each in triggers):
+        assert read_so_far(kafka.bootstrap, trigger["consumerGroup"], trigger["topic"]) > 0, trigger
 
 
 def test_what_the_compose_file_describes_runs(kafka: KafkaServer, database_url: str, tmp_path: Path) -> None:

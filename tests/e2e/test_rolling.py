@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fleet import Fleet, Member, fleet_of
+import pytest
+from fleet import Fleet, Member, Role, fleet_of
 from rig import CRC32, HOME, Rig
 from support import until
 
@@ -53,13 +54,13 @@ def roll(fleet: Fleet, member: Member) -> Member:
     return fresh
 
 
-def test_a_rolling_restart_under_load_loses_and_doubles_nothing(rig: Rig) -> None:
-    """R5, R6: three coordinators and three workers, one after the other; two of each have stable names."""
+@pytest.mark.parametrize("roles", [("coordinator", "worker"), ("serve",)], ids=["apart", "serve"])
+def test_a_rolling_restart_under_load_loses_and_doubles_nothing(rig: Rig, roles: tuple[Role, ...]) -> None:
+    """R5, R6: three processes of each kind, one after the other; two of each have stable names."""
     with fleet_of(rig) as fleet:
         for n in range(3):
-            name = f"pod-{n}" if n else None
-            fleet.start("coordinator", instance=name)
-            fleet.start("worker", instance=name)
+            for role in roles:
+                fleet.start(role, instance=f"pod-{n}" if n else None)
         fleet.until_ready()
         load = Load(rig)
         with load.flowing():

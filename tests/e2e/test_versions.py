@@ -52,7 +52,7 @@ OLD_IDS = [f"old-{n}" for n in range(6)]
 
 
 class Deployment:
-    """Two coordinators and a worker, all with the same code, replaced one by one."""
+    """Two coordinators and a worker, all with the same code."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet, self._rig = fleet, fleet.rig
@@ -60,18 +60,27 @@ class Deployment:
         self._count = 0
 
     def deploy(self, text: str) -> None:
-        """A rolling restart with other code."""
-        self._count += 1
-        folder = module(self._rig, f"release-{self._count}", HEAD + text)
-        if not self._members:
-            self._members = [self._start(folder, n) for n in range(3)]
-            self._fleet.until_ready()
-            return
+        """End all that runs in good order, and start it anew with other code."""
+        folder = self._folder(text)
+        for member in self._members:
+            member.terminate()
+        for member in self._members:
+            member.until_ended()
+        self._members = [self._start(folder, n) for n in range(3)]
+        self._fleet.until_ready()
+
+    def roll_out(self, text: str) -> None:
+        """The same, one after the other."""
+        folder = self._folder(text)
         for n, member in enumerate(self._members):
             member.terminate()
             member.until_ended()
             self._members[n] = self._start(folder, n)
             self._fleet.until_ready()
+
+    def _folder(self, text: str) -> Path:
+        self._count += 1
+        return module(self._rig, f"release-{self._count}", HEAD + text)
 
     def _start(self, folder: Path, n: int) -> Member:
         return self._fleet.start("worker" if n == 2 else "coordinator", folder=folder, instance=f"pod-{n}")
@@ -101,7 +110,7 @@ def test_a_run_keeps_the_version_that_it_started_on(rig: Rig) -> None:
         deployment.deploy(V1)
         rig.start(*OLD_IDS, workflow="flow", input=1)
         until_first(rig, *OLD_IDS)
-        deployment.deploy(V1 + V2)
+        deployment.roll_out(V1 + V2)
         rig.start("new", workflow="flow", input=1)
         rig.start("named", workflow="flow", input=1, version="1")
         until_first(rig, "new", "named")

@@ -12,7 +12,17 @@ from unittest.mock import patch
 
 import msgspec
 
-from ductor_stream.coordinator import commit, conflict, deadlines, dispatch, intake, ownership, service, takeover
+from ductor_stream.coordinator import (
+    commit,
+    conflict,
+    deadlines,
+    dispatch,
+    intake,
+    ownership,
+    service,
+    suspects,
+    takeover,
+)
 from ductor_stream.coordinator.cache import RunCache
 from ductor_stream.coordinator.ticking import Ticker
 from ductor_stream.coordinator.timers import Timers
@@ -52,13 +62,13 @@ def dispatch_before_commit(original: Any) -> Any:
 
 
 @_bug(service.Coordinator, "commit")
-def commit_resubmitted_after_an_unknown_outcome(original: Any) -> Any:
+def commit_resubmitted_after_an_unknown_outcome_with_offsets_stored_blindly(original: Any) -> Any:
     def changed(self: Any, prepared: Any) -> int:
         try:
             now: int = original(self, prepared)
         except CommitOutcomeUnknown:
             self.store.reconnect()
-            for advance in prepared.batch.partitions:  # "they are ours, are they not"
+            for advance in prepared.batch.partitions:
                 row = self.store.database.partitions[advance.partition]
                 row.offsets, row.token, row.epoch = advance.previous, advance.token, advance.epoch
             now = original(self, prepared)
@@ -177,26 +187,12 @@ def offsets_kept_when_a_topic_is_another_one(original: Any) -> Any:
 
 
 @_bug(Database, "_held")
-def blind_offset_store(original: Any) -> Any:
-    def changed(self: Any, advance: Any) -> bool:
-        row = self.partitions.get(advance.partition)
-        return row is not None and (row.token, row.epoch) == (advance.token, advance.epoch)
-
-    return changed
-
-
-@_bug(Database, "_held")
 def zombie_not_fenced(original: Any) -> Any:
     def changed(self: Any, advance: Any) -> bool:
         row = self.partitions.get(advance.partition)
         return row is not None and row.offsets == tuple(advance.previous)
 
     return changed
-
-
-@_bug(Database, "_moved")
-def record_version_not_compared(original: Any) -> Any:
-    return lambda self, batch: set()
 
 
 @_bug(attempt, "_current")
@@ -229,15 +225,6 @@ def ids_of_messages_not_remembered(original: Any) -> Any:
 @_bug(intake.Intake, "send_home")
 def stray_record_dropped(original: Any) -> Any:
     return lambda self, *rest, **more: None
-
-
-@_bug(intake.Intake, "_take_record")
-def stray_record_applied_where_it_came(original: Any) -> Any:
-    def changed(self: Any, work: Any, owned: Any, received: Any) -> None:
-        with patch.object(intake, "partition_of", lambda key, n: received.partition):
-            original(self, work, owned, received)
-
-    return changed
 
 
 @_bug(conflict.Conflict, "_without_losers")
@@ -273,5 +260,14 @@ def failures_of_all_partitions_taken_at_a_release(original: Any) -> Any:
         take = self.undelivered.take
         with patch.object(self.undelivered, "take", lambda work, going, d: take(work, self.ownership.owned, d)):
             original(self, partitions)
+
+    return changed
+
+
+@_bug(suspects.Suspects, "survived")
+def deaths_forgiven_only_while_somebody_is_noted(original: Any) -> Any:
+    def changed(self: Any, run_ids: Any, owned: Any) -> None:
+        if self._noted:
+            original(self, run_ids, owned)
 
     return changed

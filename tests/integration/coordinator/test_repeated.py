@@ -14,7 +14,7 @@ NODES = 6
 """Attempts of an order of two: four steps, of which two fail once."""
 
 
-def flaky(task: dict[str, Any]) -> dict[str, Any]:
+def moody(task: dict[str, Any]) -> dict[str, Any]:
     """The step ``double``, whose first attempt fails where its input is 1."""
     if task["input"] == [1] and task["attempt"] == 1:
         return {"outcome": "failed", "error": {"code": "user", "type": "Flaky", "message": "once"}}
@@ -59,7 +59,7 @@ def test_three_times_and_shuffled_is_once_in_order(rig: Rig, seed: int) -> None:
             rig.send(topic, "often", body)
 
     def answer(task: dict[str, Any]) -> dict[str, Any]:
-        told = flaky(task)
+        told = moody(task)
         if task["run_id"] == "often":
             results.append({"type": "attempt.finished", **fence(task), **told})
             again()
@@ -84,7 +84,7 @@ def test_three_times_and_shuffled_is_once_in_order(rig: Rig, seed: int) -> None:
 
 def test_everything_is_read_again_from_the_beginning(rig: Rig) -> None:
     """R6: offsets that went back (a restored backup) redeliver all input, with and without ids; nothing moves."""
-    rig.worker(flaky)
+    rig.worker(moody)
     running = rig.coordinator()
     ids = [f"r{n}" for n in range(6)]
     rig.start(*ids, workflow="order", input=2)

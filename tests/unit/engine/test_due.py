@@ -238,3 +238,9 @@ def test_the_runs_own_timeout_is_hard_even_when_it_is_paused(hold_up: bool) -> N
     assert driver.header.failure is not None
     assert driver.header.failure.code == "timeout_run"
     assert (wake_at(driver.state), due(driver, 10**15)) == (None, [])
+
+
+def test_a_run_without_a_timeout_is_never_timed_out() -> None:
+    driver = started()
+    assert driver.hear(RunTimedOut(1), at=10**15).records == []
+    assert (driver.status, wake_at(driver.state)) == ("running", None)

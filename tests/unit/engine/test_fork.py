@@ -78,7 +78,7 @@ def test_a_failed_run_goes_on_from_its_failed_node() -> None:
     assert owner.state.header.status == "completed"
     result = values.decode(owner.state.header.result or b"", Any)
     assert result[1:] == ["one", "two", "three"]
-    started = [a for a in owner.actions if isinstance(a, DispatchAttempt)][0]
+    started = next(a for a in owner.actions if isinstance(a, DispatchAttempt))
     assert result[0] == values.decode(started.node.input, Any)[0]
 
 

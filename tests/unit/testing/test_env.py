@@ -98,14 +98,14 @@ def test_a_timeout_comes_when_time_passes() -> None:
 def test_steps_and_resources_are_replaced_and_retries_are_made() -> None:
     tries: list[str] = []
 
-    def flaky(sku: str) -> int:
+    def moody(sku: str) -> int:
         tries.append(sku)
         if len(tries) < 3:
             raise ConnectionError("no route")
         return 7
 
     async def check(env: TestEnv) -> None:
-        env.replace(reserve, flaky)
+        env.replace(reserve, moody)
         env.replace(charge, lambda order: "paid")
         handle = await env.start(fulfil, Order("o2", ["pen"]))
         await env.skip(minutes=2)

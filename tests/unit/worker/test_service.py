@@ -227,6 +227,25 @@ def test_a_partition_that_comes_back_does_not_run_what_still_runs(start: Start) 
     assert sorted(w.ran) == [0, 1, 7]
 
 
+def test_what_nobody_has_heard_of_is_not_passed_when_a_partition_goes(start: Start) -> None:
+    """Protocol 27, R5: without a heartbeat at the broker nobody would miss the attempt if this process died."""
+    w = start(concurrency=3)
+    w.assign(0)
+    w.log.append("default", task_json("gated", 0, node_id="0"))
+    w.log.append("default", task_json("gated", 1, node_id="1"))
+    until(lambda: sorted(w.ran) == [0, 1])
+    w.log.refuse = [Undeliverable(Outgoing("x", b"", b""), "timed out", False)]
+    w.revoke(0)
+    until(lambda: w.log.results("attempt.heartbeat"))
+    position = w.log.committed["default", 0]
+    heard = int(w.log.results("attempt.heartbeat")[0]["node_id"])
+    assert Window.opened(position.offset or 0, position.metadata).is_done(heard)
+    assert not Window.opened(position.offset or 0, position.metadata).is_done(1 - heard)
+    for gate in w.gates.values():
+        gate.set()
+    until(lambda: len(w.log.results()) == 2)
+
+
 def test_a_lost_partition_is_not_committed_and_what_comes_again_joins_what_runs(start: Start) -> None:
     w = start()
     w.assign(0)

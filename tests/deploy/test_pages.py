@@ -1,0 +1,78 @@
+"""The pages about deployment: their links lead somewhere, their values render, their commands exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+from deploy.kubernetes_schemas import problem
+from deploy.tooling import ROOT, SMALLEST, rendered
+
+from ductor_stream.cli.main import cli
+
+PAGES = [
+    ROOT / name
+    for name in (
+        "docs/deployment.md",
+        "docs/security.md",
+        "docs/operations/alerts.md",
+        "SECURITY.md",
+        "CONTRIBUTING.md",
+    )
+]
+BLOCKS = [
+    (page.name, block)
+    for page in PAGES
+    for block in re.findall(r"^```yaml\n(.*?)^```$", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+]
+
+
+def anchors(page: Path) -> set[str]:
+    """Names of a page's headings, as links name them."""
+    heads = re.findall(r"^#+ (.*)$", page.read_text("utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head).strip().lower().replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]*)(?:#[^)]*)?\)", page.read_text("utf-8")):
+        assert target.startswith("https://") or (page.parent / target).exists(), target
+    for target, anchor in re.findall(r"\]\(([^)#]*)#([^)]*)\)", page.read_text("utf-8")):
+        assert anchor in anchors(page.parent / target if target else page), anchor
+
+
+@pytest.mark.parametrize(("page", "block"), BLOCKS)
+def test_values_on_a_page_make_objects_that_a_cluster_takes(page: str, block: str, tmp_path: Path) -> None:
+    objects = rendered({**SMALLEST, **yaml.safe_load(block)}, tmp_path)
+    assert [told for each in objects if (told := problem(each, "1.36"))] == []
+
+
+def commands(page: Path) -> list[str]:
+    """Every ``ductor-stream …`` of a page, in a block or in a line."""
+    text = page.read_text("utf-8")
+    inline = re.findall(r"`(ductor-stream [^`]+)`", text)
+    blocks = "\n".join(re.findall(r"^```\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
+    return [*inline, *(line for line in blocks.splitlines() if line.startswith("ductor-stream "))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_on_a_page_exist_with_their_options(page: Path) -> None:
+    for line in commands(page):
+        words = shlex.split(line)[1:]
+        command: Any = cli
+        while isinstance(command, click.Group) and words:
+            found = command.get_command(click.Context(command), words[0])
+            assert found is not None, f"{line}: there is no command {words[0]}"
+            command, words = found, words[1:]
+        known = {option for parameter in command.params for option in parameter.opts}
+        unknown = {word.partition("=")[0] for word in words if word.startswith("--")} - known
+        assert not unknown, f"{line}: {unknown}"
+
+
+def test_a_page_has_such_commands() -> None:
+    assert len(commands(ROOT / "docs" / "security.md")) >= 5 and len(BLOCKS) >= 6

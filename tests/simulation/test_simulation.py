@@ -1,0 +1,46 @@
+"""The production coordinator through storms: every rule holds, and the same seed is the same world."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from ductor_stream.testing.simulation import Report, simulate
+
+SCALE = float(os.environ.get("DUCTOR_TEST_SCALE", "1"))
+SEEDS = int(200 * SCALE)
+_CHUNK = 25
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, _CHUNK))
+def test_every_rule_holds(first: int) -> None:
+    for seed in range(first, min(first + _CHUNK, SEEDS)):
+        report = simulate(seed)
+        again = f"python -m ductor_stream.testing.simulation --seeds {seed} --trace"
+        assert not report.broken, f"{report.broken}\nagain: {again}"
+
+
+def _traced(seed: int, hash_seed: str) -> str:
+    command = [sys.executable, "-m", "ductor_stream.testing.simulation", "--seeds", str(seed), "--trace"]
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    return done.stdout.rpartition("1 seeds in")[0]
+
+
+@pytest.mark.parametrize("seed", [5, 46])
+def test_the_same_seed_gives_the_same_trace_in_every_process(seed: int) -> None:
+    first, second = _traced(seed, "1"), _traced(seed, "2")
+    assert first
+    assert first == second
+
+
+def test_a_world_is_worth_its_time() -> None:
+    reports: list[Report] = [simulate(seed) for seed in range(30)]
+    middle = sorted(report.events for report in reports)[15]
+    assert middle >= 100
+    assert sorted(len(report.kinds) for report in reports)[15] >= 5
+    assert sorted(report.runs for report in reports)[15] >= 3
+    assert sorted(report.owners for report in reports)[15] >= 2
