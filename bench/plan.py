@@ -31,7 +31,7 @@ class Sizes:
     idle_runs: int = 100_000
     starts: int = 30_000
     payload_kb: tuple[int, ...] = (1, 10, 100)
-    payload_s: float = 6.0
+    payload_s: float = 10.0
     floor_s: float = 5.0
 
 

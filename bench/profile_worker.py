@@ -136,9 +136,7 @@ def _sync(options: argparse.Namespace) -> list[Window]:
 
 def _rounds(options: argparse.Namespace, name: str) -> list[list[tuple[bytes, bytes]]]:
     size = options.batch
-    return [
-        [_task(f"{name}-{first + number}") for number in range(size)] for first in range(0, options.attempts, size)
-    ]
+    return [[_task(f"{name}-{first + number}") for number in range(size)] for first in range(0, options.attempts, size)]
 
 
 def _hand_over(worker: LocalWorker, records: list[tuple[bytes, bytes]]) -> None:
@@ -219,7 +217,8 @@ def _fill(bootstrap: str, topic: str, count: int, name: str) -> None:
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "queue.buffering.max.messages": count + 1})
     for number in range(count):
         key, value = _task(f"{name}-{number}")
-        producer.produce(topic, value, key, headers=wire_headers(), partition=number % PARTITIONS)
+        headers: Any = wire_headers()
+        producer.produce(topic, value, key, headers=headers, partition=number % PARTITIONS)
     assert producer.flush(60) == 0
 
 

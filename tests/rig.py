@@ -35,6 +35,10 @@ HOME, CRC32 = "murmur2_random", "consistent_random"
 """Partitioners of a producer: the Java client's, and librdkafka's own default."""
 
 
+_producers: dict[tuple[str, str], Producer] = {}
+"""By address and partitioner. They outlive their rig: a new one takes half a second to its first record."""
+
+
 class Letter:
     """A dead letter: ``key``, ``value``, and its headers by name as text."""
 
@@ -57,11 +61,13 @@ class Rig:
         create_topics(self.admin, self.plans)
         self.partitions = partitions
         self._closing = contextlib.ExitStack()
-        self._producers: dict[str, Producer] = {}
+        self._connection: psycopg.Connection[dict[str, Any]] | None = None
 
     def close(self) -> None:
         """End all that was started, the latest first."""
         self._closing.close()
+        if self._connection is not None:
+            self._connection.close()
 
     @staticmethod
     def fast(**changes: Any) -> CoordinatorConfig:
@@ -130,12 +136,12 @@ class Rig:
 
     def send(self, topic: str, key: str | bytes | None, *values: dict[str, Any] | bytes | None, **how: Any) -> None:
         """Produce records; they are in the log when this returns. ``how``: partitioner, partition, headers."""
-        partitioner = how.pop("partitioner", HOME)
-        producer = self._producers.get(partitioner)
+        place = (self.bootstrap, how.pop("partitioner", HOME))
+        producer = _producers.get(place)
         if producer is None:
-            options = {"bootstrap.servers": self.bootstrap, "partitioner": partitioner, "linger.ms": "0"}
+            options = {"bootstrap.servers": self.bootstrap, "partitioner": place[1], "linger.ms": "0"}
             options |= {"acks": "all", "enable.idempotence": "true", "message.max.bytes": "2000000"}
-            producer = self._producers[partitioner] = Producer(options, logger=quiet)
+            producer = _producers[place] = Producer(options, logger=quiet)
         failed: list[Any] = []
         for value in values:
             body = json.dumps(value).encode() if isinstance(value, dict) else value
@@ -145,7 +151,7 @@ class Rig:
 
     def renew_clients(self) -> None:
         """Forget what the producers know of the topics: partitions were added, say."""
-        self._producers.clear()
+        _producers.clear()
 
     def start(self, *run_ids: str, workflow: str = "chain", input: Any = 3, **fields: Any) -> None:
         """Produce run starts. ``partitioner`` goes to the producer, other fields into the message."""
@@ -191,12 +197,18 @@ class Rig:
 
     # -- Postgres ---------------------------------------------------------------------------
 
-    def rows(self, query: str, *params: Any, database: str | None = None) -> list[dict[str, Any]]:
+    def rows(self, query: str, *params: Any) -> list[dict[str, Any]]:
         """Rows of this namespace: ``{ns}`` in the query stands for its number."""
         query = query.replace("{ns}", f"(select ns from eec_namespace where name = '{self.namespace}')")
-        with psycopg.connect(database or self.database, autocommit=True, row_factory=dict_row) as connection:
-            cursor = connection.execute(query, params)  # type: ignore[arg-type]
-            return cursor.fetchall() if cursor.description is not None else []
+        with contextlib.suppress(psycopg.OperationalError):
+            return self._ask(query, params)
+        return self._ask(query, params)  # over another connection: the test has killed Postgres in between
+
+    def _ask(self, query: str, params: Sequence[Any]) -> list[dict[str, Any]]:
+        if self._connection is None or self._connection.closed:
+            self._connection = psycopg.connect(self.database, autocommit=True, row_factory=dict_row)
+        cursor = self._connection.execute(query, params)  # type: ignore[arg-type]
+        return cursor.fetchall() if cursor.description is not None else []
 
     def run(self, run_id: str) -> dict[str, Any]:
         """A run's row; empty when there is none. ``result`` and ``error`` decoded."""

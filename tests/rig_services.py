@@ -14,7 +14,9 @@ from ductor_stream.coordinator.service import Coordinator
 from ductor_stream.telemetry.metrics import Metrics
 
 CHILD = Path(__file__).with_name("coordinator_child.py")
-FAST = CoordinatorConfig(sweep_s=0.5, conflict_backoff_ms=2, deliver_again_ms=300, confirm_idle_s=0.05, drain_s=3.0)
+FAST = CoordinatorConfig(
+    sweep_s=0.5, conflict_backoff_ms=2, deliver_again_ms=300, confirm_idle_s=0.05, drain_s=3.0, idle_poll_s=0.1
+)
 """As in production, but what is done every few seconds is done twice a second."""
 
 

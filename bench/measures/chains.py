@@ -99,4 +99,4 @@ def _pace(bench: Bench, scenario: Scenario, mode: Mode, rate: int) -> None:
     scenario.load.drain()
     window.record(bench, f"paced_{mode}_{rate}", scenario.shape, f"paced {rate:,} steps/s")
     if rate == max(bench.sizes.paced):
-        bench.results.add(f"paced_{mode}_cpu_ms_per_step", window.usage.per_step_ms(window.steps)["all"])
+        bench.results.add(f"paced_{mode}_cpu_ms_per_step", window.usage.per_step_ms(window.steps).get("all", float("nan")))

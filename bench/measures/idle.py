@@ -32,7 +32,7 @@ def idle(bench: Bench) -> None:
             among = _windows(bench, scenario, "among idle runs")
             for before, after in zip(alone, among, strict=True):
                 bench.results.add(f"idle_{mode}_steps_per_s", after)
-                bench.results.add(f"idle_{mode}_runs_ratio", after / before)
+                bench.results.add(f"idle_{mode}_runs_ratio", after / before if before else float("nan"))
             for _ in range(bench.repeats):
                 _take_over(bench, scenario, mode)
             check_chains(scenario.ground.database, STEPS)

@@ -60,7 +60,7 @@ def _show(found: Reviewed) -> None:
         click.echo(f"not read: {name} has no source file")
     silenced = f", {found.ignored} silenced" if found.ignored else ""
     told = f"{len(found.findings)} found" if found.findings else "nothing found"
-    click.echo(f"{told} in {found.workflows} workflows ({found.functions} functions{silenced})")
+    click.echo(f"{told} in {found.workflows} workflow(s), {found.functions} function(s){silenced}")
 
 
 def review(app: App) -> Reviewed:

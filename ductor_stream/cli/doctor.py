@@ -17,6 +17,7 @@ from ductor_stream.cli.loading import load_app
 from ductor_stream.cli.output import answer
 from ductor_stream.config import Settings
 from ductor_stream.errors import LogUnavailable, StoreUnavailable, TopicsNotReady
+from ductor_stream.kafka.homes import inspect_homes
 from ductor_stream.kafka.inspection import ClockFacts, ClusterFacts, inspect_cluster, measure_clock
 from ductor_stream.kafka.topics import AdminConfig, plan
 from ductor_stream.protocol.topics import Topics
@@ -123,12 +124,25 @@ def _postgres(subject: Subject, found: list[Verdict]) -> PostgresFacts | None:
 def _of_kafka(subject: Subject, facts: ClusterFacts, recorded: int | None) -> Iterator[Verdict]:
     wanted = subject.settings.kafka_protocol
     yield from doctor_kafka.cluster(facts, subject.settings.need_kafka())
-    yield from doctor_kafka.group_protocol(facts, wanted)
+    yield from doctor_kafka.group_protocol(facts, wanted, subject.topics.coordinator_group)
     yield from doctor_kafka.session_timeout(facts, wanted, subject.groups)
     yield from doctor_kafka.co_partitioning(facts, subject.topics, subject.names, recorded)
     yield from doctor_kafka.replication(facts)
     yield from doctor_kafka.retention(facts, subject.topics)
     yield from doctor_kafka.rights(facts, subject.topics, subject.groups)
+    yield from _homes(subject, facts, recorded)
+
+
+def _homes(subject: Subject, facts: ClusterFacts, recorded: int | None) -> Iterator[Verdict]:
+    events = subject.topics.run_events
+    if events not in facts.topics:
+        return
+    try:
+        found = inspect_homes(_admin(subject), events, recorded or facts.topics[events].partitions)
+    except LogUnavailable as error:
+        yield Verdict("partitioner", "note", str(error), "allow READ on the topic to whoever runs `doctor`")
+        return
+    yield from doctor_kafka.homes(found, events)
 
 
 def _kafka_clock(subject: Subject) -> Iterator[Verdict]:

@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from ductor_stream.kafka.homes import HomeFacts
 from ductor_stream.kafka.inspection import ClockFacts, ClusterFacts, TopicFacts
 from ductor_stream.kafka.topics import DAY_MS, problems
 from ductor_stream.protocol.topics import Topics
@@ -61,8 +62,8 @@ def _least_version(config: Mapping[str, str]) -> str:
     return "Kafka 3.7 or newer" if "group.consumer.session.timeout.ms" in config else "Kafka before 3.7"
 
 
-def group_protocol(facts: ClusterFacts, wanted: str) -> Iterator[Verdict]:
-    """Which protocol coordinators will join by."""
+def group_protocol(facts: ClusterFacts, wanted: str, group: str) -> Iterator[Verdict]:
+    """Which protocol coordinators will join by, or have joined by."""
     if not facts.broker_config:
         return
     offered = _offers_new(facts)
@@ -76,6 +77,8 @@ def group_protocol(facts: ClusterFacts, wanted: str) -> Iterator[Verdict]:
         yield Verdict("group-protocol", "ok", "classic: the brokers do not offer the new protocol with range")
     else:
         told = "consumer (KIP-848), with the range assignor" if _joins_new(facts, wanted) else "classic, as configured"
+        if _joins_new(facts, wanted) and not _speaks_new(facts, wanted, group):
+            told = "classic, which the members that are up speak; the brokers offer the new protocol too"
         yield Verdict("group-protocol", "ok", told)
 
 
@@ -89,11 +92,18 @@ def _joins_new(facts: ClusterFacts, wanted: str) -> bool:
     return wanted != "classic" and _offers_new(facts)
 
 
+def _speaks_new(facts: ClusterFacts, wanted: str, group: str) -> bool:
+    """What the members that are up speak; where there are none, what they would."""
+    found = facts.groups.get(group)
+    return found.protocol == "consumer" if found is not None and found.members else _joins_new(facts, wanted)
+
+
 def session_timeout(facts: ClusterFacts, wanted: str, groups: Sequence[str]) -> Iterator[Verdict]:
     """After how long a killed process loses its partitions: in the new protocol the broker decides."""
     if not facts.broker_config:
         return
-    if not _joins_new(facts, wanted):
+    new = [name for name in groups if _speaks_new(facts, wanted, name)]
+    if not new:
         least = int(facts.broker_config.get("group.min.session.timeout.ms", SESSION_MS))
         if least > SESSION_MS:
             yield Verdict(
@@ -103,9 +113,9 @@ def session_timeout(facts: ClusterFacts, wanted: str, groups: Sequence[str]) -> 
         else:
             yield Verdict("session-timeout", "ok", f"{SESSION_MS} ms, asked for by the members (classic protocol)")
         return
-    slow = {name: ms for name in groups if (ms := effective_session_ms(facts, name)) > SLOW_SESSION_MS}
+    slow = {name: ms for name in new if (ms := effective_session_ms(facts, name)) > SLOW_SESSION_MS}
     if not slow:
-        times = {effective_session_ms(facts, name) for name in groups} or {0}
+        times = [effective_session_ms(facts, name) for name in new]
         yield Verdict("session-timeout", "ok", f"{max(times)} ms, from the brokers (new protocol)")
         return
     floor = int(facts.broker_config.get("group.consumer.min.session.timeout.ms", BROKERS_DEFAULT_SESSION_MS))
@@ -156,6 +166,20 @@ def _spread(facts: ClusterFacts, topics: Topics) -> str:
     return "/".join(
         sorted({str(facts.topics[name].partitions) for name in topics.inbound_names if name in facts.topics})
     )
+
+
+def homes(facts: HomeFacts, topic: str) -> Iterator[Verdict]:
+    """Whether producers partition as Kafka's Java client does."""
+    if facts.astray:
+        yield Verdict(
+            "partitioner",
+            "note",
+            f"{facts.astray} of the {facts.seen} newest records in {topic} lie on another partition than their run's: "
+            "they are sent home, which costs a hop each",
+            "let their producers use murmur2 (librdkafka: partitioner=murmur2_random)",
+        )
+    else:
+        yield Verdict("partitioner", "ok", f"the {facts.seen} newest records in {topic} lie where their runs are")
 
 
 def replication(facts: ClusterFacts) -> Iterator[Verdict]:

@@ -22,6 +22,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from ductor_stream.errors import LogUnavailable, TopicsNotReady
+from ductor_stream.kafka.offsets import PASSING, PASSING_SECONDS
 from ductor_stream.kafka.options import client_options, open_client
 from ductor_stream.kafka.topics import AdminConfig
 from ductor_stream.kafka.watch import describe
@@ -231,8 +232,15 @@ def _waiting(admin: AdminClient, topic: str, group: str, partitions: int, config
 
 def _offsets(admin: AdminClient, places: Sequence[TopicPartition], spec: str, config: AdminConfig) -> dict[int, int]:
     wanted = getattr(_driver.OffsetSpec, spec)()
-    answers = admin.list_offsets({place: wanted for place in places}, request_timeout=config.timeout)
-    return {place.partition: answer.result(config.timeout + 1).offset for place, answer in answers.items()}
+    deadline = time.monotonic() + config.timeout
+    while True:
+        answers = admin.list_offsets({place: wanted for place in places}, request_timeout=config.timeout)
+        try:
+            return {place.partition: answer.result(config.timeout + 1).offset for place, answer in answers.items()}
+        except KafkaException as error:
+            if error.args[0].code() not in PASSING or time.monotonic() > deadline:
+                raise
+        time.sleep(PASSING_SECONDS)
 
 
 # -- the clock ------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ COORDINATOR: Mapping[str, tuple[str, ...]] = {
 READER: Mapping[str, tuple[str, ...]] = dict.fromkeys(
     (
         "eec_namespace",
+        "eec_partition",
         "eec_workflow_definition",
         "eec_workflow_run",
         "eec_workflow_transition",

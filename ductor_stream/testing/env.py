@@ -240,4 +240,3 @@ class TestEnv:
                 self._queue.append((node.child.run_id, CommandReceived(kind, self.next_id("command"), reason)))
             case TellParent(parent, _, told):
                 self._queue.append((parent.run_id, told))
-

@@ -115,5 +115,3 @@ class Steps:
             results_topic="",
             context={},
         )
-
-

@@ -41,11 +41,38 @@ class CurrentAttempt:
 
     def __init__(self, trial: Trial, beat: Callable[[Any, Any], None]) -> None:
         self._trial = trial
+        # No more than this: every attempt has one, and most steps never look at it.
         self._beat = beat
-        task = trial.task
-        self.run_id, self.execution, self.node_id, self.generation = msgspec.structs.astuple(task.fence)
-        self.attempt = task.attempt
-        self.idempotency_key = task.idempotency_key
+
+    @property
+    def run_id(self) -> str:
+        """The run that waits for the result."""
+        return self._trial.task.fence.run_id
+
+    @property
+    def execution(self) -> int:
+        """Which incarnation of the run."""
+        return self._trial.task.fence.execution
+
+    @property
+    def node_id(self) -> str:
+        """The node that is tried."""
+        return self._trial.task.fence.node_id
+
+    @property
+    def generation(self) -> int:
+        """Which try of the node, as the fence counts."""
+        return self._trial.task.fence.generation
+
+    @property
+    def attempt(self) -> int:
+        """The number of the try, from 1 on."""
+        return self._trial.task.attempt
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same on every retry and redrive of this node."""
+        return self._trial.task.idempotency_key
 
     @cached_property
     def deadline(self) -> datetime | None:

@@ -7,8 +7,7 @@ abandoned first. The same fence never runs twice at a time here.
 from __future__ import annotations
 
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,10 +16,10 @@ from ductor_stream.errors import InvalidDefinition, InvalidValue
 from ductor_stream.ports import Outgoing
 from ductor_stream.protocol.worker import Task
 from ductor_stream.telemetry.batches import observe_all
-from ductor_stream.telemetry.logs import get_logger
 from ductor_stream.worker import outcomes
-from ductor_stream.worker.attempt import Attempt, Delivery, Order
+from ductor_stream.worker.attempt import Attempt, Order
 from ductor_stream.worker.context import CurrentAttempt, running_attempt
+from ductor_stream.worker.endings import Endings, deliver
 from ductor_stream.worker.lane import Lane
 from ductor_stream.worker.lanes import Lanes
 from ductor_stream.worker.outcomes import Outcome
@@ -30,20 +29,12 @@ from ductor_stream.worker.steps import RegisteredStep
 from ductor_stream.worker.threads import StepThreads
 from ductor_stream.worker.vigil import ExecutorConfig, Vigil
 
-_log = get_logger(__name__)
-
 _RESULTS_KEPT = 4_096
 _RESULT_BYTES_KEPT = 16 * 1024 * 1024
 """Results kept for a redrive that arrives after the end: a few seconds' worth of small ones, never much memory."""
 
 _STOPS_KEPT = 16_384
 """Stops of attempts that are not here (yet): every worker hears all of them, and most are for others."""
-
-HELD_S = 0.001
-"""How long what has ended waits at most for what runs right after it, to be reported together with it."""
-
-Ended = tuple[Attempt, Outcome, float, bool]
-"""An attempt, how and when (monotonic) it ended, and whether its code has: else it was given up."""
 
 
 class Executor:
@@ -57,14 +48,13 @@ class Executor:
         self._clock = config.clock
         self._metrics = config.metrics
         self._reports = Reports(config.worker, config.codec)
-        self._lanes = Lanes(self._steps.values(), self._report_ended)
+        self._endings = Endings(config.clock, config.metrics, self._reports, self._remember)
+        self.after_reports = self._endings.after_reports
+        self._lanes = Lanes(self._steps.values(), self._endings.report)
         self._threads = StepThreads()
         self._vigil = Vigil(config, self._reports, self._settle, self._look)
         self._lock = threading.Lock()
         self._running: dict[Fence, Attempt] = {}
-        self._ended: list[Ended] = []
-        self._last_end = 0.0
-        self._after_reports: list[Callable[[], None]] = []
         self._results: Recent[Outgoing] = Recent(_RESULTS_KEPT, _RESULT_BYTES_KEPT, lambda record: len(record.value))
         self._stops: Recent[str] = Recent(_STOPS_KEPT)
 
@@ -75,13 +65,9 @@ class Executor:
         self._lanes.open()
         self._vigil.start()
 
-    def after_reports(self, function: Callable[[], None]) -> None:
-        """Call this from now on, in whatever thread it is, after some results were handed to their deliveries."""
-        self._after_reports.append(function)
-
     def abandon(self, reason: str) -> None:
         """Report nothing more: ask all attempts to stop, and interrupt those that can be."""
-        self._report_ended()
+        self._endings.report()
         with self._lock:
             left = list(self._running.values())
             self._running.clear()
@@ -99,7 +85,7 @@ class Executor:
 
     def _look(self, now: float) -> None:
         """From time to time. A step that blocks the loop must not hold up the results of those before it."""
-        self._report_ended()
+        self._endings.report()
         self._lanes.look(now)
 
     def problems(self) -> list[str]:
@@ -138,7 +124,7 @@ class Executor:
         if answered:
             for order, answer in answered:
                 self._answer(order, answer)
-            self._reported()
+            self._endings.reported()
 
     def _begun(
         self, order: Order, started: float, started_ms: int, answered: list[tuple[Order, Outgoing | Outcome | None]]
@@ -201,7 +187,7 @@ class Executor:
             answer = self._reports.finished(order.task, now, answer, now)
         order.slots.release()
         if answer is not None:
-            _deliver(order.delivery, answer)
+            deliver(order.delivery, answer)
 
     def _start(self, begun: list[Attempt]) -> None:
         self._observe_waits(begun)
@@ -214,7 +200,7 @@ class Executor:
                     self._threads.submit(partial(self._run_plain, attempt))
                 except RuntimeError as error:
                     self._settle(attempt, outcomes.raised(error))  # the machine gives no more threads
-                    self._report_ended()
+                    self._endings.report()
         if begun:
             self._vigil.begin(begun)
 
@@ -240,7 +226,7 @@ class Executor:
         finally:
             running_attempt.set(None)
         self._settle(attempt, outcome)
-        self._report_ended()
+        self._endings.report()
 
     async def _run_async(self, attempt: Attempt, lane: Lane) -> None:
         run = attempt.run
@@ -275,59 +261,14 @@ class Executor:
             if ended:
                 attempt.slots.release()
             return
-        now = self._clock.monotonic()
-        with self._lock:
-            self._ended.append((attempt, outcome, now, ended))
-            # Only what is quick is held: after a slow one the next may be slow too.
-            slow = now - self._last_end > HELD_S or now - self._ended[0][2] > HELD_S
-            self._last_end = now
-        if slow or not ended:
-            self._report_ended()
+        self._endings.add(attempt, outcome, ended=ended)
 
-    def _report_ended(self) -> None:
-        """Report what has ended since the last time: what came together is reported together."""
-        if not self._ended:
-            return
+    def _remember(self, reported: list[tuple[Attempt, Outgoing]]) -> None:
         with self._lock:
-            ended, self._ended = self._ended, []
-        finished_ms = self._clock.now()
-        records = [self._record(attempt, outcome, finished_ms) for attempt, outcome, _, _ in ended]
-        with self._lock:
-            for (attempt, _, _, _), record in zip(ended, records, strict=True):
+            for attempt, record in reported:
                 # Together: a redelivery finds the attempt or its result, never neither.
                 self._running.pop(attempt.fence, None)
                 self._results.put(attempt.fence, record)
-        for (attempt, _, _, _), record in zip(ended, records, strict=True):
-            for delivery in attempt.deliveries:
-                _deliver(delivery, record)
-        self._reported()
-        self._release(ended)
-        self._count(ended)
-
-    def _record(self, attempt: Attempt, outcome: Outcome, finished_ms: int) -> Outgoing:
-        try:
-            return self._reports.finished(attempt.task, attempt.started_ms, outcome, finished_ms)
-        except Exception as error:  # one that cannot be written must not hold up the others
-            _log.exception("a result could not be written", run_id=attempt.fence.run_id)
-            return self._reports.finished(attempt.task, attempt.started_ms, outcomes.raised(error), finished_ms)
-
-    def _reported(self) -> None:
-        for function in self._after_reports:
-            function()
-
-    def _release(self, ended: list[Ended]) -> None:
-        slots = Counter([attempt.slots for attempt, _, _, over in ended if over])
-        for each, count in slots.items():
-            each.release(count)
-
-    def _count(self, ended: list[Ended]) -> None:
-        for key, count in Counter([(attempt.queue, outcome.word) for attempt, outcome, _, _ in ended]).items():
-            self._metrics.worker_attempts[key].inc(count)
-        took: dict[str, list[float]] = {}
-        for attempt, _, at, _ in ended:
-            took.setdefault(attempt.queue, []).append(at - attempt.started)
-        for queue, seconds in took.items():
-            observe_all(self._metrics.worker_attempt_seconds[queue], seconds)
 
 
 def _runnable(step: RegisteredStep) -> RegisteredStep:
@@ -352,11 +293,3 @@ def _raised(attempt: Attempt, error: BaseException) -> Outcome:
     if attempt.stop.requested and outcomes.is_cancellation(error):
         return outcomes.cancelled(attempt.stop.reason)
     return outcomes.raised(error)
-
-
-def _deliver(delivery: Delivery, record: Outgoing) -> None:
-    try:
-        delivery.finished(record)
-    except Exception:  # noqa: BLE001 (said below)
-        # One receiver's fault must not keep the result from the others, or the slot from being free again.
-        _log.exception("a result could not be handed over")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+import shutil
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from deploy.kubernetes_schemas import problem
-from deploy.tooling import CHART, EVERYTHING, SMALLEST, helm, named, rendered
+from deploy.tooling import CHART, EVERYTHING, ROOT, SMALLEST, helm, named, rendered
 
 VALUES = {"smallest": SMALLEST, "everything": EVERYTHING}
 
@@ -224,3 +226,28 @@ def test_the_values_of_the_chart_are_those_of_its_schema() -> None:
         described = schema["$defs"][described["$ref"].rpartition("/")[2]] if "$ref" in described else described
         given = values if part is None else values[part]
         assert described["properties"].keys() - {"global"} == given.keys(), part
+
+
+def test_the_chart_is_of_this_release() -> None:
+    """An image without a tag is the one of the product's version."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert yaml.safe_load((CHART / "Chart.yaml").read_text("utf-8"))["appVersion"] == project["version"]
+
+
+@pytest.mark.parametrize("options", [(), ("--is-upgrade",)])
+@pytest.mark.parametrize("values", VALUES)
+def test_the_notes_after_an_installation_can_be_read(values: str, options: tuple[str, ...], tmp_path: Path) -> None:
+    """Helm shows them only with a cluster at hand: here they are the text of a ConfigMap of a copy of the chart."""
+    chart = shutil.copytree(CHART, tmp_path / "chart")
+    notes = (chart / "templates" / "NOTES.txt").read_text("utf-8")
+    indented = "".join(f"    {line}\n" for line in notes.splitlines())
+    head = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: notes}\ndata:\n  notes: |\n"
+    (chart / "templates" / "notes.yaml").write_text(head + indented, "utf-8")
+    done = helm("template", VALUES[values], tmp_path, "--show-only", "templates/notes.yaml", *options, chart=chart)
+    assert done.returncode == 0, done.stderr
+    shown = yaml.safe_load(done.stdout)["data"]["notes"]
+    assert "orders:app runs as shop-ductor-stream" in shown and "{{" not in shown
+    owner = "statefulset" if values == "everything" else "deployment"
+    assert f"exec {owner}/shop-ductor-stream-coordinator" in shown
+    # The smallest values leave the late migrations to people.
+    assert ("migrate --phase post" in shown) == (values == "smallest" and bool(options))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from servers import KafkaServer
 
 ORDERS = ROOT / "examples" / "orders"
-RUNNING_WITHIN_MS = 60_000
+RUNNING_WITHIN_MS = 120_000
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from ductor_stream.kafka.options import client_options
 
 APPS = Path(__file__).parent / "apps"
 APP = "guarded:app"
-WITHIN_MS = 60_000
+WITHIN_MS = 120_000
 ROLES = {"owner": "shop_owner", "coordinator": "shop_coordinator", "reader": "shop_reader"}
 
 

@@ -14,6 +14,7 @@ from servers import KafkaServer, PostgresServer
 from support import fresh_name, until
 
 from ductor_stream.errors import LogUnavailable, StoreUnavailable, TopicsNotReady
+from ductor_stream.kafka.homes import HomeFacts, inspect_homes
 from ductor_stream.kafka.inspection import inspect_cluster, inspect_members, inspect_queues, measure_clock
 from ductor_stream.kafka.topics import AdminConfig, create_topics, plan
 from ductor_stream.protocol.topics import Topics
@@ -79,6 +80,20 @@ def test_a_queues_consumers_and_waiting_tasks(config: AdminConfig, protocol: Lit
         assert inspect_members(config, config.topics.worker_group("q")) == 1
         assert until(lambda: inspect_queues(config, ["q"])["q"].waiting) == 4
     assert until(lambda: inspect_queues(config, ["q"])["q"].consumers == 0, within_ms=20_000)
+
+
+def test_records_that_lie_astray_are_counted(config: AdminConfig) -> None:
+    create_topics(config, plan(config.topics, partitions=4))
+    events = config.topics.run_events
+    assert inspect_homes(config, events, 4) == HomeFacts(0, 0)
+    for partitioner, astray in (("murmur2_random", 0), ("consistent_random", 1)):
+        producer = Producer({"bootstrap.servers": config.bootstrap, "partitioner": partitioner})
+        for number in range(40):
+            producer.produce(events, b"x", f"run-{number}")
+        producer.flush(10)
+        found = inspect_homes(config, events, 4)
+        assert found.seen == 40 * (1 + astray)
+        assert (found.astray > 0) == bool(astray)
 
 
 def test_the_brokers_clock_is_seen_and_nothing_is_left_behind(config: AdminConfig) -> None:

@@ -18,7 +18,7 @@ from ductor_stream.engine.events import RunStarted
 from ductor_stream.engine.state import FORMAT, Header, Record, UnknownFormat, encode_header, encode_records
 from ductor_stream.errors import StoreUnavailable
 from ductor_stream.store.reader import RunReader
-from ductor_stream.store.rows import Offence
+from ductor_stream.store.rows import Offence, OpenVersion
 
 database = database_fixture()
 rig = rig_fixture()
@@ -43,6 +43,26 @@ def entry(seq: int) -> bytes:
 def number_of(rig: PostgresRig) -> int:
     ((ns,),) = rig.rows("select ns from eec_namespace where name = %s", rig.name)
     return int(ns)
+
+
+# -- versions ------------------------------------------------------------------------------------
+
+
+def test_open_runs_are_counted_by_version_and_status(reader: RunReader, owner: Owner, rig: PostgresRig) -> None:
+    assert (reader.open_versions(), reader.declared()) == ([], [])
+    owner.commit(
+        owner.write("a", started_at=T0 + 5),
+        owner.write("b", started_at=T0 + 3),
+        owner.write("c", status="paused"),
+        owner.write("d", status="completed", closed_at=T0 + 9),
+    )
+    Owner(rig.open(), 2).commit("e")
+    assert reader.open_versions() == [
+        OpenVersion("fulfil", "1", "paused", 1, T0),
+        OpenVersion("fulfil", "1", "running", 3, T0),
+    ]
+    rig.open().declare([("fulfil", "1", "one"), ("fulfil", "2", "two")])
+    assert [(each.version, each.digest) for each in reader.declared()] == [("1", "one"), ("2", "two")]
 
 
 # -- runs --------------------------------------------------------------------------------------

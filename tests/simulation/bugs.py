@@ -15,7 +15,6 @@ import msgspec
 from ductor_stream.coordinator import (
     commit,
     conflict,
-    deadlines,
     dispatch,
     intake,
     ownership,
@@ -230,11 +229,6 @@ def stray_record_dropped(original: Any) -> Any:
 @_bug(conflict.Conflict, "_without_losers")
 def losers_of_a_conflict_dropped(original: Any) -> Any:
     return lambda self, work: [entry for entry in self._entries if entry.run_id not in self._losers]
-
-
-@_bug(deadlines.Deadlines, "_read_up_to")
-def time_outs_overtake_the_log(original: Any) -> Any:
-    return lambda self, owned, watermark: True
 
 
 # -- faults that the simulation itself found ------------------------------------------------

@@ -34,7 +34,7 @@ assert_type(db, Resource[Pool])
 
 
 @app.step(queue="payments", timeout=30, retry=Retry(max_attempts=5))
-async def charge(order: Order, note: str = "", *, times: int = 1, db: Pool = Use(db)) -> str:  # noqa: B008
+async def charge(order: Order, note: str = "", *, times: int = 1, db: Pool = Use(db)) -> str:
     return order.id
 
 

@@ -40,7 +40,7 @@ async def db() -> AsyncIterator[Pool]:
     retry=Retry(max_attempts=5, initial=timedelta(milliseconds=200), maximum=60, non_retryable=("CardDeclined",)),
     heartbeat=timedelta(seconds=9),
 )
-async def charge(order: Order, *, note: str = "-", db: Pool = Use(db)) -> str:  # noqa: B008 - how a resource is asked for
+async def charge(order: Order, *, note: str = "-", db: Pool = Use(db)) -> str:
     return f"{order.id} {note} {db}"
 
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from unit.stepped_loop import SteppedLoop, every_loop_abandoned  # noqa: F401 - an autouse fixture
 
 from ductor_stream.engine.planners.loop import OutsideWorldError
 from ductor_stream.engine.planners.outside import NoOutsideWorld
+from unit.stepped_loop import SteppedLoop, every_loop_abandoned  # noqa: F401 - an autouse fixture
 
 ENGINES = {"run_forever", "run_until_complete", "stop", "set_debug", "set_task_factory", "set_exception_handler"}
 OUTSIDE = {name for name in vars(NoOutsideWorld) if not name.startswith("_")} - ENGINES

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from datetime import UTC, datetime
 from random import Random
@@ -99,8 +100,11 @@ class Run:
         self._live = live
         self.info = live.info
         self.log = RunLog(live)
-        # Seeded by the run's identity: every replay draws the same numbers (R2).
-        self.random = Random(f"{live.info.run_id}/{live.info.execution}")
+
+    @functools.cached_property
+    def random(self) -> Random:
+        """Random numbers that are the same in every replay: seeded by the run's identity (R2)."""
+        return Random(f"{self._live.info.run_id}/{self._live.info.execution}")
 
     def step(self, step: Step[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """Run a step on its queue and await its result. Nothing is dispatched until this is awaited or made a task.

@@ -27,6 +27,9 @@ from ductor_stream.testing.simulation.memory_broker import Kept, Topic
 from ductor_stream.testing.simulation.memory_database import Database
 from ductor_stream.testing.simulation.world import Violation
 
+LATEST_MS = 30_000
+"""How late a timer may be in calm weather: time enough to take the partitions."""
+
 Told = tuple[str, bytes | None, bytes | None]
 _outbox = msgspec.msgpack.Decoder(list[Outgoing])
 
@@ -270,6 +273,30 @@ class R9NoSilentHang(Checker):
             missing = set(range(1, header.lifecycle_seq + 1)) - self._seen.get(run_id, set())
             if missing:
                 raise self.broken(f"{run_id}: lifecycle events {sorted(missing)} of {header.lifecycle_seq} never came")
+
+
+class R9TimersInTime(Checker):
+    """In calm weather a timer fires when it is due, and not when its owner happens to look again.
+
+    ``calm_since`` (ms) is None in a storm; what came due before it may be late.
+    """
+
+    rule = "R9"
+
+    def __init__(self) -> None:
+        self.calm_since: int | None = None
+
+    def committing(self, database: Database, batch: Batch, txid: int) -> None:
+        if self.calm_since is None:
+            return
+        for run in batch.runs:
+            before = database.runs.get(run.run_id)
+            if before is None or before.wake_at is None:
+                continue
+            due = max(before.wake_at, self.calm_since)
+            for record in decode_records(run.entry):
+                if isinstance(record.event, TimerFired) and record.now > due + LATEST_MS:
+                    raise self.broken(f"{run.run_id}: a timer was {(record.now - due) / 1000:.0f} s late")
 
 
 class RowsAgree(Checker):

@@ -69,7 +69,9 @@ class Episode:
         self.cluster.partitions, self.cluster.syncmatch = self.partitions, rng.random() < 0.4
         self.clients = Clients(self.world, self.broker)
         self.recreated: set[str] = set()
+        self._timely = checks.R9TimersInTime()
         self.checkers: list[checks.Checker] = [
+            self._timely,
             checks.R1OneWriter(self.partitions),
             checks.R3Fence(),
             checks.R4CommitBeforeDispatch(topics, self.database),
@@ -132,6 +134,7 @@ class Episode:
     def _calm(self) -> None:
         world = self.world
         world.faulty = False
+        self._timely.calm_since = world.ms
         world.store_down_until = world.log_down_until = 0
         world.note("world", "calm")
         began, help_at = world.us, world.us
@@ -156,7 +159,10 @@ class Episode:
         outbox = {p: list(rows) for p, rows in database.outbox.items() if rows}
         inbox = [row.source for rows in database.inbox.values() for row in rows.values()]
         flying = [(log.flying[0].record.topic, len(log.flying)) for log in self._logs() if log.flying]
-        return f"open {open_runs}, outbox {outbox}, inbox {inbox}, flying {flying}"
+        attempts = [f"{a.run_id} {a.execution} {a.node_id}" for a in database.open_attempts.values()]
+        left = {"open": open_runs, "outbox": outbox, "inbox": inbox, "flying": flying, "attempts": attempts}
+        left["input not applied"] = self._unapplied()
+        return ", ".join(f"{name} {what}" for name, what in left.items() if what)
 
     def _settled(self) -> bool:
         database = self.database

@@ -6,7 +6,6 @@ import json
 from collections import defaultdict
 from typing import Any
 
-import pytest
 from rig import Rig
 from support import until
 
@@ -37,51 +36,56 @@ def types(events: list[dict[str, Any]]) -> list[str]:
     return [f"{event['execution']} {event['type']}" for event in events]
 
 
-def closed(rig: Rig, ending: str) -> None:
-    """The run ``r``, ended that way."""
-    rig.start("r", workflow="words", input=1)
-    if ending == "completed":
-        rig.signal("r", "on", signal_id="first")
-        rig.until_status("completed", "r")
-    elif ending == "terminated":
-        rig.send(rig.topics.run_events, "r", {"type": "run.terminate", "command_id": "t"})
-        rig.until_status("terminated", "r")
-    else:
-        rig.until_status("running", "r")
+CASES = [
+    ("reject", "running", ["1 command.rejected"]),
+    ("reject", "completed", ["1 command.rejected"]),
+    ("restart_if_closed", "running", ["1 command.rejected"]),
+    ("restart_if_closed", "completed", ["2 run.started"]),
+    ("restart_if_failed", "completed", ["1 command.rejected"]),
+    ("restart_if_failed", "terminated", ["2 run.started"]),
+    ("terminate_existing", "running", ["1 run.terminated", "2 run.started"]),
+    ("terminate_existing", "completed", ["2 run.started"]),
+]
+"""(on_conflict, how the run ended that is there, what is published then)"""
 
 
-@pytest.mark.parametrize(
-    ("on_conflict", "ending", "then"),
-    [
-        ("reject", "running", ["1 command.rejected"]),
-        ("reject", "completed", ["1 command.rejected"]),
-        ("restart_if_closed", "running", ["1 command.rejected"]),
-        ("restart_if_closed", "completed", ["2 run.started"]),
-        ("restart_if_failed", "completed", ["1 command.rejected"]),
-        ("restart_if_failed", "terminated", ["2 run.started"]),
-        ("terminate_existing", "running", ["1 run.terminated", "2 run.started"]),
-        ("terminate_existing", "completed", ["2 run.started"]),
-    ],
-)
-def test_a_repeated_start_with_on_conflict(rig: Rig, on_conflict: str, ending: str, then: list[str]) -> None:
+def named(on_conflict: str, ending: str) -> str:
+    """The run id of a case."""
+    return f"{on_conflict}-{ending}"
+
+
+def test_a_repeated_start_with_on_conflict(rig: Rig) -> None:
     """R6: delivered five times, before and after a change of owner, it acts once and is answered once."""
     running = rig.coordinator()
-    closed(rig, ending)
-    start = {"type": "run.start", "workflow": "words", "input": 1, "start_id": "s", "on_conflict": on_conflict}
-    rig.send(rig.topics.run_events, "r", start, start)
+    for on_conflict, ending, _ in CASES:
+        run_id = named(on_conflict, ending)
+        rig.start(run_id, workflow="words", input=1)
+        if ending == "completed":
+            rig.signal(run_id, "on", signal_id="first")
+        elif ending == "terminated":
+            rig.send(rig.topics.run_events, run_id, {"type": "run.terminate", "command_id": "t"})
+    for ending in ("running", "completed", "terminated"):
+        rig.until_status(ending, *(named(how, end) for how, end, _ in CASES if end == ending))
+
+    def again(times: int) -> None:
+        for on_conflict, ending, _ in CASES:
+            start = {"type": "run.start", "workflow": "words", "input": 1, "start_id": "s", "on_conflict": on_conflict}
+            rig.send(rig.topics.run_events, named(on_conflict, ending), *[start] * times)
+
+    again(2)
     known = "select id from eec_workflow_signal where ns = {ns} and kind = 'start'"
-    until(lambda: rig.rows(known), what="the start applied")
+    until(lambda: len(rig.rows(known)) == len(CASES), what="the starts applied")
     running.stop()
-    rig.send(rig.topics.run_events, "r", start, start, start)
+    again(3)
     running = rig.coordinator()
-    until(lambda: running.count("ductor_duplicate_inputs", kind="start") == 3, what="three duplicates")
+    until(lambda: running.count("ductor_duplicate_inputs", kind="start") == 3 * len(CASES), what="duplicates")
     rig.check()
-    events = published(rig)["r"]
-    before = ["1 run.started"] + ([] if ending == "running" else [f"1 run.{ending}"])
-    assert types(events) == before + then
-    for event in events:
-        if event["type"] == "command.rejected":
-            assert (event["start_id"], event["code"]) == ("s", "run_exists")
+    events = published(rig)
+    for on_conflict, ending, then in CASES:
+        before = ["1 run.started"] + ([] if ending == "running" else [f"1 run.{ending}"])
+        assert types(events[named(on_conflict, ending)]) == before + then, (on_conflict, ending)
+    rejected = [event for each in events.values() for event in each if event["type"] == "command.rejected"]
+    assert {(event["start_id"], event["code"]) for event in rejected} == {("s", "run_exists")}
 
 
 def test_the_lifecycle_has_no_gap(rig: Rig) -> None:

@@ -43,40 +43,42 @@ def beating(rig: Rig) -> Callable[[dict[str, Any]], None]:
     return answer
 
 
-@pytest.mark.parametrize(
-    ("options", "begins", "code"),
-    [
-        ({"schedule_to_start": 0.3}, False, "timeout_schedule_to_start"),
-        ({"schedule_to_close": 0.3}, False, "timeout_schedule_to_close"),
-        ({"schedule_to_start": 0.3, "schedule_to_close": 0.9, "heartbeat": 30}, True, "timeout_schedule_to_close"),
-        ({"timeout": 0.3}, True, "timeout_start_to_close"),
-        ({"heartbeat": 0.3}, True, "heartbeat_lost"),
-        ({}, True, "worker_lost"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else None,
-)
-def test_an_attempt_is_given_up(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, options: dict[str, float], begins: bool, code: str
-) -> None:
+GIVEN_UP: dict[str, tuple[dict[str, float], bool, str]] = {
+    "unstarted": ({"schedule_to_start": 0.3}, False, "timeout_schedule_to_start"),
+    "unclosed": ({"schedule_to_close": 0.3}, False, "timeout_schedule_to_close"),
+    "started": (
+        {"schedule_to_start": 0.3, "schedule_to_close": 0.9, "heartbeat": 30},
+        True,
+        "timeout_schedule_to_close",
+    ),
+    "long": ({"timeout": 0.3}, True, "timeout_start_to_close"),
+    "silent": ({"heartbeat": 0.3}, True, "heartbeat_lost"),
+    "dead": ({}, True, "worker_lost"),
+}
+"""By run id: the step's options, whether its attempt is heard of, and how it ends."""
+
+
+def test_attempts_are_given_up(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """R9, protocol 22: by each of its deadlines; the worker is told to stop, and its late result changes nothing."""
     monkeypatch.setattr(definition, "WORKER_HEARTBEAT_MS", 400)
+    beat = beating(rig)
     rig.coordinator()
-    worker = rig.worker(beating(rig) if begins else silent)
-    rig.start("r", workflow="timed", input=options)
-    rig.until_status("completed", "r")
-    assert rig.run("r")["result"] == code
-    (task,) = until(lambda: list(worker.tasks), what="the task")
-    rig.send(
-        rig.topics.attempt_results,
-        "r",
-        {"type": "attempt.finished", **fence(task), "outcome": "completed", "output": 2},
-    )
-    until(
-        lambda: [row["phase"] for row in rig.attempts("r")] == ["dispatched", "finished", "late"], what="a late result"
-    )
-    (stop,) = [json.loads(message.value() or b"") for message in rig.read(rig.topics.attempt_control)]
-    assert stop == {"type": "attempt.stop", **fence(task), "reason": stop["reason"]}
-    assert rig.run("r")["result"] == code
+    worker = rig.worker(lambda task: beat(task) if GIVEN_UP[task["run_id"]][1] else None)
+    for run_id, (options, _, _) in GIVEN_UP.items():
+        rig.start(run_id, workflow="timed", input=options)
+    rig.until_status("completed", *GIVEN_UP)
+    until(lambda: len(worker.tasks) == len(GIVEN_UP), what="all tasks")
+    for task in worker.tasks:
+        result = {"type": "attempt.finished", **fence(task), "outcome": "completed", "output": 2}
+        rig.send(rig.topics.attempt_results, task["run_id"], result)
+    phases = ["dispatched", "finished", "late"]
+    until(lambda: all([row["phase"] for row in rig.attempts(r)] == phases for r in GIVEN_UP), what="late results")
+    assert {r: rig.run(r)["result"] for r in GIVEN_UP} == {r: code for r, (_, _, code) in GIVEN_UP.items()}
+    stops = [json.loads(message.value() or b"") for message in rig.read(rig.topics.attempt_control)]
+    assert sorted(stop["run_id"] for stop in stops) == sorted(GIVEN_UP)
+    for stop in stops:
+        (task,) = [task for task in worker.tasks if task["run_id"] == stop["run_id"]]
+        assert stop == {"type": "attempt.stop", **fence(task), "reason": GIVEN_UP[stop["run_id"]][2]}
     rig.check()
 
 
@@ -101,13 +103,13 @@ def test_heartbeats_keep_an_attempt_alive(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("partitioner", [HOME, CRC32])
-@pytest.mark.parametrize("options", [{"schedule_to_close": 1.0}, {"schedule_to_start": 1.0}], ids=str)
-def test_time_outs_wait_for_results_that_lie_unread(rig: Rig, options: dict[str, float], partitioner: str) -> None:
+def test_time_outs_wait_for_results_that_lie_unread(rig: Rig, partitioner: str) -> None:
     """Protocol 21, R12: the deadline passed while nobody was there, and so did the result come, on any partition."""
     ids = [f"r{n}" for n in range(8)]
     worker = rig.worker(silent)
     running = rig.coordinator()
-    rig.start(*ids, workflow="timed", input=options)
+    rig.start(*ids[:4], workflow="timed", input={"schedule_to_close": 1.0})
+    rig.start(*ids[4:], workflow="timed", input={"schedule_to_start": 1.0})
     until(lambda: len(worker.tasks) == len(ids), what="all tasks taken")
     running.stop()
     overdue = "select 1 from eec_workflow_run where ns = {ns} and clock_timestamp() < wake_at + '200 ms'"
@@ -142,12 +144,12 @@ def test_the_clocks_of_attempts_start_anew_with_a_new_owner(rig: Rig) -> None:
     rig.check()
 
 
-@pytest.mark.parametrize("version", [None, "1"])
-def test_the_timeout_that_a_workflow_declares(rig: Rig, version: str | None) -> None:
+def test_the_timeout_that_a_workflow_declares(rig: Rig) -> None:
     """R9: it holds for a start that names its version as well, and a start's own wins."""
     rig.coordinator()
-    rig.start("r", workflow="hasty", input=None, version=version)
-    rig.start("patient", workflow="hasty", input=None, version=version, run_timeout_ms=600_000)
-    rig.until_status("timed_out", "r")
+    rig.start("last", workflow="hasty", input=None)
+    rig.start("named", workflow="hasty", input=None, version="1")
+    rig.start("patient", workflow="hasty", input=None, version="1", run_timeout_ms=600_000)
+    rig.until_status("timed_out", "last", "named")
     assert rig.run("patient")["status"] == "running"
     rig.check()

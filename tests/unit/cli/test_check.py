@@ -215,7 +215,7 @@ def test_sound_code_ends_with_0(call: Call, tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(SHOP.replace("price(order) + prices.price(order) + tax(order)", "len(order)"))
     (tmp_path / "prices.py").write_text(PRICES)
     code, out, _ = call("check", "shop:app")
-    assert (code, out) == (0, "nothing found in 1 workflows (1 functions)\n")
+    assert (code, out) == (0, "nothing found in 1 workflow(s), 1 function(s)\n")
 
 
 def test_the_example_of_this_repository_is_sound(call: Call) -> None:

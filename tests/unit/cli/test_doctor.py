@@ -10,6 +10,7 @@ import pytest
 
 from ductor_stream.cli import doctor_kafka, doctor_postgres
 from ductor_stream.cli.doctor_kafka import Verdict
+from ductor_stream.kafka.homes import HomeFacts
 from ductor_stream.kafka.inspection import ClockFacts, ClusterFacts, GroupFacts, TopicFacts
 from ductor_stream.kafka.topics import plan
 from ductor_stream.protocol.topics import Topics
@@ -69,12 +70,13 @@ def test_a_sound_system_has_nothing_to_mend() -> None:
     facts, rows = cluster(), postgres()
     found = [
         *doctor_kafka.cluster(facts, "b:9092"),
-        *doctor_kafka.group_protocol(facts, "auto"),
+        *doctor_kafka.group_protocol(facts, "auto", GROUPS[0]),
         *doctor_kafka.session_timeout(facts, "auto", GROUPS),
         *doctor_kafka.co_partitioning(facts, TOPICS, NAMES, 4),
         *doctor_kafka.replication(facts),
         *doctor_kafka.retention(facts, TOPICS),
         *doctor_kafka.rights(facts, TOPICS, GROUPS),
+        *doctor_kafka.homes(HomeFacts(40, 0), TOPICS.run_events),
         *doctor_kafka.clock("Kafka", ClockFacts(3, 1)),
         *doctor_postgres.server(rows),
         *doctor_postgres.schema(rows),
@@ -85,7 +87,7 @@ def test_a_sound_system_has_nothing_to_mend() -> None:
     ]
     assert {each.level for each in found} == {"ok"}
     assert {each.remedy for each in found} == {""}
-    assert len({each.check for each in found}) == 14
+    assert len({each.check for each in found}) == 15
 
 
 # -- the brokers ------------------------------------------------------------------------------------
@@ -108,7 +110,7 @@ def test_the_version_is_told_by_what_can_be_configured(config: dict[str, str], v
 def test_a_hidden_broker_configuration_is_noted_and_nothing_is_made_up() -> None:
     facts = cluster({}, denied=["the brokers' configuration"])
     assert [each.level for each in doctor_kafka.cluster(facts, "b:1")] == ["ok", "note"]
-    assert told(doctor_kafka.group_protocol(facts, "consumer")) == []
+    assert told(doctor_kafka.group_protocol(facts, "consumer", GROUPS[0])) == []
     assert told(doctor_kafka.session_timeout(facts, "auto", GROUPS)) == []
     assert one(doctor_kafka.rights(facts, TOPICS, GROUPS)).level == "ok"
 
@@ -117,10 +119,10 @@ def test_the_new_protocol_must_be_offered_where_it_is_asked_for() -> None:
     old = cluster({"group.min.session.timeout.ms": "6000"})
     without_range = cluster({**NEW, "group.consumer.assignors": "uniform"})
     for facts in (old, without_range):
-        found = one(doctor_kafka.group_protocol(facts, "consumer"))
+        found = one(doctor_kafka.group_protocol(facts, "consumer", GROUPS[0]))
         assert found.level == "wrong"
         assert "DUCTOR_KAFKA_PROTOCOL=auto" in found.remedy
-        assert one(doctor_kafka.group_protocol(facts, "auto")).text.startswith("classic")
+        assert one(doctor_kafka.group_protocol(facts, "auto", GROUPS[0])).text.startswith("classic")
 
 
 def test_a_slow_session_of_the_new_protocol_is_told_with_how_to_set_it() -> None:
@@ -132,7 +134,22 @@ def test_a_slow_session_of_the_new_protocol_is_told_with_how_to_set_it() -> None
     assert "unserved for 45 s" in found.text
     assert "set group.consumer.min.session.timeout.ms=6000 (it is 45000)" in found.remedy
     assert f"--entity-name {TOPICS.coordinator_group} --add-config consumer.session.timeout.ms=6000" in found.remedy
-    assert one(doctor_kafka.session_timeout(slow, "classic", GROUPS)).level == "ok"
+    unused = msgspec.structs.replace(slow, groups={})
+    assert one(doctor_kafka.session_timeout(unused, "classic", GROUPS)).level == "ok"
+    assert one(doctor_kafka.session_timeout(unused, "auto", GROUPS)).level == "warning"
+
+
+def test_what_the_members_speak_counts_more_than_what_they_would() -> None:
+    classic = {name: GroupFacts(1, "classic", EVERYTHING) for name in GROUPS}
+    slow = cluster({**NEW, "group.consumer.session.timeout.ms": "45000"}, groups=classic)
+    assert one(doctor_kafka.group_protocol(slow, "auto", GROUPS[0])).text.startswith("classic, which the members")
+    assert one(doctor_kafka.session_timeout(slow, "auto", GROUPS)).level == "ok"
+
+
+def test_a_producer_that_partitions_otherwise_is_noted() -> None:
+    found = one(doctor_kafka.homes(HomeFacts(seen=40, astray=30), TOPICS.run_events))
+    assert (found.level, found.text.startswith("30 of the 40 newest records")) == ("note", True)
+    assert "partitioner=murmur2_random" in found.remedy
 
 
 def test_a_groups_own_session_time_out_wins_over_the_brokers() -> None:
@@ -144,7 +161,7 @@ def test_a_groups_own_session_time_out_wins_over_the_brokers() -> None:
 
 
 def test_a_broker_that_refuses_our_classic_session_is_wrong() -> None:
-    facts = cluster({"group.min.session.timeout.ms": "10000"})
+    facts = cluster({"group.min.session.timeout.ms": "10000"}, groups={})
     assert one(doctor_kafka.session_timeout(facts, "auto", GROUPS)).level == "wrong"
 
 

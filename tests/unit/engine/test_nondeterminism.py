@@ -192,6 +192,7 @@ def test_other_code_that_does_not_fit_either_suspends_again() -> None:
         assert driver.parked[0] == "nondeterminism"
     driver.deploy(workflow(old, digest="old"))
     driver.hear(Redeployed("old", "1"))
+    assert (driver.status, driver.header.parked) == ("running", None)
     driver.finish("4.1", "three")
     assert driver.result == ["two", "three"]
 

@@ -399,11 +399,11 @@ def test_resources_are_opened_once_passed_and_closed() -> None:
         events.append("close")
 
     @app.step
-    def plain(n: int, *, db: dict[str, str] = Use(pool)) -> str:  # noqa: B008 (the public face is like this)
+    def plain(n: int, *, db: dict[str, str] = Use(pool)) -> str:
         return f"{db['name']}{n}"
 
     @app.step
-    async def coro(*, db: dict[str, str] = Use(pool)) -> str:  # noqa: B008 (the public face is like this)
+    async def coro(*, db: dict[str, str] = Use(pool)) -> str:
         return db["name"]
 
     with bench(app) as b:
