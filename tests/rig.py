@@ -81,7 +81,6 @@ class Rig:
         config: CoordinatorConfig = FAST,
         *,
         database: str | None = None,
-        bootstrap: str | None = None,
         prepare: Callable[[Coordinator], object] | None = None,
         ready: bool = True,
         protocol: Literal["auto", "classic"] = "auto",
@@ -90,7 +89,7 @@ class Rig:
     ) -> Running:
         """A coordinator in a thread; ``prepare`` may lay hands on it before it runs. Returns when it is ready."""
         settings = Settings(
-            kafka_bootstrap=bootstrap or self.bootstrap,
+            kafka_bootstrap=self.bootstrap,
             kafka_protocol=protocol,
             kafka_instance_id=instance,
             kafka={"fetch.wait.max.ms": "20"},
@@ -106,10 +105,10 @@ class Rig:
             until(lambda: running.owned and not running.reasons(), within_ms=30_000, what="a ready coordinator")
         return running
 
-    def child(self, point: str = "none", *, database: str | None = None, instance: str = "-") -> Child:
+    def child(self, point: str = "none", *, instance: str = "-") -> Child:
         """A coordinator process that dies at ``point``; returns when it owns partitions."""
-        arguments = (self.bootstrap, database or self.database, self.namespace, instance, point)
-        child = Child(*arguments, log=self.folder / f"{fresh_name('child')}.log")
+        log = self.folder / f"{fresh_name('child')}.log"
+        child = Child(self.bootstrap, self.database, self.namespace, instance, point, log=log)
         self._closing.callback(child.kill)
         child.until_said("ready")
         return child

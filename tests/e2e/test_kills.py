@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
+import signal
 import threading
 import time
 from collections import defaultdict
@@ -14,7 +16,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from fleet import Fleet, fleet_of
+from fleet import Fleet, Member, fleet_of
 from rig import CRC32, HOME, Rig
 
 from ductor_stream.cli.demo_checks import checks
@@ -22,6 +24,9 @@ from ductor_stream.cli.demo_checks import checks
 RUNS = 2_000
 CHAOS_S = float(os.environ.get("DUCTOR_CHAOS_SECONDS", "60"))
 KILL_EVERY_S = 1.0
+FREEZES = 0.2
+FROZEN_S = (2.0, 9.0)
+"""Below and beyond the six seconds of a session."""
 
 
 class Orders:
@@ -46,7 +51,8 @@ class Orders:
             how = CRC32 if n % 3 == 0 else HOME
             if self.is_paid(run_id) and n % 2:
                 rig.signal(run_id, 7, name="paid", signal_id="s", partitioner=how)
-            rig.start(run_id, workflow="order", input=self.steps[run_id], partitioner=how)
+            what = {"steps": self.steps[run_id], "fine": n % 10 == 0}
+            rig.start(run_id, workflow="order", input=what, partitioner=how)
             if self.is_paid(run_id) and not n % 2:
                 rig.signal(run_id, 7, name="paid", signal_id="s", partitioner=how)
             pace.wait(over_s / len(self.ids))
@@ -62,11 +68,12 @@ class Orders:
 
 
 class Chaos:
-    """Kills a random process every second, and starts it again."""
+    """Kills a random process every second and starts it again; one in five is frozen for a while instead."""
 
     def __init__(self, fleet: Fleet, seed: int) -> None:
         self._fleet = fleet
         self._random = random.Random(seed)
+        self._frozen: dict[int, float] = {}
         self.kills = 0
 
     def play(self, seconds: float) -> None:
@@ -75,10 +82,27 @@ class Chaos:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             victim = self._random.choice(self._fleet.running())
-            victim.kill()
-            self.kills += 1
-            self._fleet.restart(victim)
+            if self._random.random() < FREEZES:
+                self._freeze(victim)
+            else:
+                victim.kill()
+                self.kills += 1
+                self._fleet.restart(victim)
+            self._thaw(time.monotonic())
             pace.wait(KILL_EVERY_S)
+        self._thaw(math.inf)
+
+    def _freeze(self, victim: Member) -> None:
+        """Past its session or not: when it goes on it does not know what has happened meanwhile."""
+        os.kill(victim.process.pid, signal.SIGSTOP)
+        self._frozen[victim.process.pid] = time.monotonic() + self._random.choice(FROZEN_S)
+
+    def _thaw(self, now: float) -> None:
+        alive = {member.process.pid for member in self._fleet.running()}
+        for pid in [pid for pid, until in self._frozen.items() if until <= now]:
+            del self._frozen[pid]
+            if pid in alive:
+                os.kill(pid, signal.SIGCONT)
 
 
 def lifecycle_faults(rig: Rig, orders: Orders) -> Iterator[str]:

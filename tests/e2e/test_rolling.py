@@ -26,8 +26,10 @@ class Load:
 
     def _run(self) -> None:
         while not self._ending.wait(0.02):
-            run_id = f"order-{len(self.ids)}"
-            self._rig.start(run_id, workflow="order", input=STEPS, partitioner=CRC32 if len(self.ids) % 2 else HOME)
+            count = len(self.ids)
+            run_id, how = f"order-{count}", CRC32 if count % 2 else HOME
+            what = {"steps": STEPS, "fine": count % 5 == 0}
+            self._rig.start(run_id, workflow="order", input=what, partitioner=how)
             self.ids.append(run_id)
 
     @contextmanager

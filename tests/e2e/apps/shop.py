@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
+from dataclasses import dataclass
 
 from told import effect, until_file
 
@@ -16,6 +17,16 @@ PATIENT = Retry(max_attempts=20, initial=0.05, maximum=1.0)
 """Attempts fail on purpose, and with each process that is killed."""
 
 DRIES_S = 0.3
+POLISHED_S = 1.5
+"""Long enough for heartbeats: its owner hears of such an attempt, and misses it when its process dies."""
+
+
+@dataclass
+class Order:
+    """So many steps; a fine one is polished besides."""
+
+    steps: int
+    fine: bool = False
 
 
 def fails() -> bool:
@@ -42,15 +53,23 @@ def pack(n: int) -> int:
     return n
 
 
+@app.step(retry=PATIENT, timeout=30)
+async def polish(n: int) -> int:
+    """One that takes its time."""
+    effect(step="polish")
+    await asyncio.sleep(POLISHED_S)
+    return n
+
+
 @app.workflow
-async def order(run: Run, steps: int) -> list[int]:
-    """So many steps, two or three of them side by side; every fifth order is paid by a signal, some have to dry."""
-    found = list(await asyncio.gather(*(run.step(pick, n) for n in range(steps - 3))))
-    if steps % 4 == 0:
+async def order(run: Run, what: Order) -> list[int]:
+    """Steps side by side and in a row; every fourth kind of order is paid by a signal, some have to dry."""
+    found = list(await asyncio.gather(*(run.step(pick, n) for n in range(what.steps - 3))))
+    if what.steps % 4 == 0:
         found.append(await run.wait_signal(paid))
     for n in range(3):
-        found.append(await run.step(pack, n))
-        if steps % 3 == 0:
+        found.append(await run.step(polish if what.fine and n == 1 else pack, n))
+        if what.steps % 3 == 0:
             await asyncio.sleep(DRIES_S)
     return found
 
