@@ -326,6 +326,7 @@ class Committer:
     def _hold(self, prepared: Prepared, owned: Owned, counts: Mapping[str, int]) -> None:
         """Records of a topic that does not exist wait as rows: on their way they would hold back all others (protocol 12)."""
         records = prepared.records.get(owned.partition, [])
+        self._undelivered.found(record.topic for record in records if record.topic in counts)
         if not counts or all(record.topic in counts for record in records):
             return
         prepared.records[owned.partition] = [record for record in records if record.topic in counts]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from ductor_stream.coordinator.config import CoordinatorConfig
 from ductor_stream.coordinator.dispatch import Dispatcher
@@ -50,6 +50,12 @@ class Undelivered:
                 self._refused(work, partition, failed)
             else:
                 work.inbox.append(self.row_for(owned[partition], failed.record, failed.error))
+
+    def found(self, topics: Iterable[str]) -> None:
+        """These topics are there (again)."""
+        if self.missing:
+            for topic in topics:
+                self.missing.pop(topic, None)
 
     def row_for(self, owned: Owned, record: Outgoing, error: str) -> InboxRow:
         """A record that cannot be produced now, as a row that is tried again after a while."""

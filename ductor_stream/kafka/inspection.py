@@ -98,7 +98,7 @@ def inspect_cluster(config: AdminConfig, topics: Sequence[str], groups: Sequence
             brokers=len(described.nodes),
             broker_config=_configs(admin, "BROKER", [str(described.nodes[0].id)], config, denied).popitem()[1],
             topics=_topics(admin, topics, config, denied),
-            groups=_groups(admin, groups, config, denied),
+            groups=_groups_if_told(admin, groups, config, denied),
             denied=denied,
         )
     except (KafkaException, TimeoutError) as error:
@@ -184,6 +184,18 @@ def _groups(admin: AdminClient, names: Sequence[str], config: AdminConfig, denie
         )
         for name, group in answers.items()
     }
+
+
+def _groups_if_told(
+    admin: AdminClient, names: Sequence[str], config: AdminConfig, denied: list[str]
+) -> dict[str, GroupFacts]:
+    """The same, none where no coordinator of groups answers: a cluster that never had a group has yet to make one."""
+    try:
+        return _groups(admin, names, config, denied)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError._TIMED_OUT:
+            raise
+        return {}
 
 
 def _rights(operations: Iterable[Any] | None) -> frozenset[str] | None:

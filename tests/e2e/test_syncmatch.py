@@ -95,6 +95,7 @@ def test_long_steps_get_a_row_and_kill_9_redrives_what_was_handed_over(rig: Rig)
         name.touch()
         check_results(rig, name.name)
         rig.until_status("completed", *more)
+        assert {each["generation"] for each in fleet.effects()} == {1}, "sent again at once, not given up for lost"
         counts = fleet.effect_counts()
         assert len(counts) == len(HELD) * 3 + 30 * 30
         assert len(HELD) <= second.metric("ductor_redrives_total") <= len(HELD) + left

@@ -15,7 +15,7 @@ from support import fresh_name, until
 
 from ductor_stream.errors import LogUnavailable, StoreUnavailable, TopicsNotReady
 from ductor_stream.kafka.homes import HomeFacts, inspect_homes
-from ductor_stream.kafka.inspection import inspect_cluster, inspect_members, inspect_queues, measure_clock
+from ductor_stream.kafka.inspection import ClusterFacts, inspect_cluster, inspect_members, inspect_queues, measure_clock
 from ductor_stream.kafka.topics import AdminConfig, create_topics, plan
 from ductor_stream.protocol.topics import Topics
 from ductor_stream.store.inspection import inspect_postgres
@@ -33,7 +33,13 @@ def config(kafka: KafkaServer) -> AdminConfig:
 def test_a_cluster_describes_itself_its_topics_and_groups(config: AdminConfig) -> None:
     create_topics(config, plan(config.topics, ["default"], partitions=3))
     group, events = config.topics.coordinator_group, config.topics.run_events
-    facts = inspect_cluster(config, [events, "ductor.no-such.topic"], [group])
+
+    def look() -> ClusterFacts:
+        facts = inspect_cluster(config, [events, "ductor.no-such.topic"], [group])
+        assert group in facts.groups, "a broker that has just started has no coordinator for groups yet"
+        return facts
+
+    facts = until(look, within_ms=60_000)
     assert facts.brokers == 1
     assert facts.cluster_id
     assert "consumer" in facts.broker_config["group.coordinator.rebalance.protocols"]

@@ -43,6 +43,7 @@ OWNERS: dict[str, dict[str, Any]] = {
     "read_partition": {**TOKEN, "epoch": Int8(1)},
     "list_open_attempts": PARTITION,
     "release_partition": {**TOKEN, "epoch": Int8(1)},
+    "note_suspect": {**TOKEN, "epoch": Int8(1), "run_id": Text("r1"), "deaths": Int2(0)},
     "read_fences": {"partitions": Int4s([1, 2])},
     "end_blocker": {**PARTITION, "ours": Text("nobody")},
     "find_namespace": {"name": Text("x")},
