@@ -178,7 +178,7 @@ class Committer:
             self._open(prepared, row, node)
 
     def _open(self, prepared: Prepared, row: OpenAttempt, node: Node | None) -> None:
-        prepared.batch.open_attempts = [r for r in prepared.batch.open_attempts if _key(r) != _key(row)] + [row]
+        prepared.batch.open_attempts.append(row)
         prepared.heard.append(Heard(row, node.options if node is not None else None))
         prepared.discharged.append(Fence(row.run_id, row.execution, row.node_id, row.generation))
 
@@ -307,10 +307,14 @@ class Committer:
     def _slow_sync(self, prepared: Prepared, owned: Mapping[int, Owned], concerned: set[int], now: int) -> None:
         """A SyncMatch attempt that takes long gets a row of its own, so that its outbox row can go (protocol 13)."""
         ending = set(prepared.ended)
+        # Those that were heard of, or go on here for another owner, have their rows in this very batch.
+        told = set(prepared.discharged)
         # Many rows behind a slow attempt would make intake rest: then its batch is let go at once.
         crowded = self._dispatcher.unconfirmed() * 2 >= self._config.unconfirmed_limit
         for fence, partition in self._dispatcher.slow_sync(0.0 if crowded else self._config.sync_row_s):
-            if partition in concerned and (fence.run_id, fence.execution, fence.node_id) not in ending:
+            if fence in told or partition not in concerned:
+                continue
+            if (fence.run_id, fence.execution, fence.node_id) not in ending:
                 row = OpenAttempt(
                     partition,
                     fence.run_id,
@@ -348,10 +352,6 @@ class Committer:
             outbox=outbox,
             topic_ids=owned.topic_ids if owned.ids_changed else None,
         )
-
-
-def _key(row: OpenAttempt) -> tuple[str, int, str]:
-    return (row.run_id, row.execution, row.node_id)
 
 
 def _current(state: RunState, node: Node | None, execution: int, generation: int) -> bool:

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ductor_stream.coordinator.cache import RunCache
+from ductor_stream.coordinator.cache import Cached, RunCache
 from ductor_stream.coordinator.heartbeats import Heartbeats
 from ductor_stream.coordinator.ownership import Owned
 from ductor_stream.coordinator.timers import Timers
 from ductor_stream.coordinator.work import Entry, Work
-from ductor_stream.engine.events import AttemptTimedOut, TimerFired
-from ductor_stream.engine.state import RunState
+from ductor_stream.engine.events import AttemptFinished, AttemptTimedOut, TimerFired
 from ductor_stream.engine.tick import due_events, wake_at
 from ductor_stream.errors import LogUnavailable
 from ductor_stream.ports import INBOUND, Clock, EventLog
+from ductor_stream.protocol.inbound import Beat
 from ductor_stream.telemetry.metrics import Metrics
 
 RESULTS = INBOUND.index("attempt-results")
 
 _CHECK_AGAIN_MS = 50
 """While results lie unread, look again after this time: far below any time-out, and cheap."""
+_STARTED_AGAIN_MS = 5_000
+"""An attempt that has begun cannot be late to start any more, but stays due by the run's state: look seldom."""
 
 
 class Deadlines:
@@ -50,9 +52,9 @@ class Deadlines:
         if due:
             runs = self._cache.load(run_id for _, _, run_id in due)
             for at, partition, run_id in due:
-                state = runs[run_id].state
-                if state is not None and partition in owned:
-                    self._take_run(work, owned[partition], state, at, now)
+                if runs[run_id].state is not None and partition in owned:
+                    self._take_run(work, owned[partition], runs[run_id], at, now)
+        alive = {_about(entry) for entry in work.entries if isinstance(entry.input, Beat | AttemptFinished)}
         for heard, code in self._heartbeats.due(now):
             row = heard.open
             if row.partition not in owned:
@@ -61,24 +63,31 @@ class Deadlines:
             self._heartbeats.again(heard, now)
             if heard.watermark is None:
                 heard.watermark = self._end_of_results(row.partition)
+            if len(work.entries) >= limit or (row.run_id, row.execution, row.node_id) in alive:
+                continue
             if not self._read_up_to(owned[row.partition], heard.watermark):
                 continue
             event = AttemptTimedOut(row.execution, row.node_id, row.generation, code)
             work.entries.append(Entry(row.run_id, row.partition, event))
 
-    def _take_run(self, work: Work, owned: Owned, state: RunState, at: int, now: int) -> None:
+    def _take_run(self, work: Work, owned: Owned, cached: Cached, at: int, now: int) -> None:
+        state = cached.state
+        assert state is not None
         run_id = state.header.run_id
-        found = 0
+        found, look_again = 0, _CHECK_AGAIN_MS
         for event in due_events(state, now):
             if isinstance(event, AttemptTimedOut) and not self._may_time_out(owned, run_id, event):
+                if event.code == "timeout_schedule_to_start":
+                    look_again = _STARTED_AGAIN_MS
                 continue
             work.entries.append(Entry(run_id, owned.partition, event, due_at=at))
             found += 1
             if isinstance(event, TimerFired):
                 self._metrics.timer_lateness_seconds.observe((now - at) / 1000)
         if not found:
-            next_at = wake_at(state)
-            self._timers.set(owned.partition, run_id, None if next_at is None else max(next_at, now + _CHECK_AGAIN_MS))
+            # What was kept may have been a lower bound only: from here on it is exact again.
+            cached.wake_at = next_at = wake_at(state)
+            self._timers.set(owned.partition, run_id, None if next_at is None else max(next_at, now + look_again))
 
     def _may_time_out(self, owned: Owned, run_id: str, event: AttemptTimedOut) -> bool:
         heard = self._heartbeats.find((run_id, event.execution, event.node_id))
@@ -101,3 +110,9 @@ class Deadlines:
         if watermark is None:
             return False
         return max(owned.offsets[RESULTS], self._log.reached_end(owned.partition, "attempt-results")) >= watermark
+
+
+def _about(entry: Entry) -> tuple[str, int, str]:
+    """The attempt that a heartbeat or result is about."""
+    assert isinstance(entry.input, Beat | AttemptFinished)
+    return (entry.run_id, entry.input.execution, entry.input.node_id)

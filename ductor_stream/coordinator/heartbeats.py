@@ -52,11 +52,12 @@ class Heartbeats:
         key = (row.run_id, row.execution, row.node_id)
         heard = Heard(row, options)
         self._heard[key] = heard
-        self._push(heard.due()[0], key)
+        if options is not None:
+            self._push(heard.due()[0], key)
 
-    def forget(self, key: Key) -> bool:
-        """The attempt has ended; says whether it had been heard of."""
-        return self._heard.pop(key, None) is not None
+    def forget(self, key: Key) -> None:
+        """The attempt has ended."""
+        self._heard.pop(key, None)
 
     def close(self, partitions: Iterable[int]) -> None:
         """Forget partitions."""
@@ -75,7 +76,7 @@ class Heartbeats:
             _, key = heapq.heappop(self._heap)
             self._queued.discard(key)
             heard = self._heard.get(key)
-            if heard is None:
+            if heard is None or heard.options is None:
                 continue
             at, code = heard.due()
             if at > now:

@@ -79,10 +79,12 @@ class Intake:
     def take(self, owned: Mapping[int, Owned], until: float | None) -> Work:
         """Wait for work, at most until that monotonic time, and take a batch of it."""
         work = Work()
-        self._deadlines.take(work, owned, self.limit)
+        # First what local attempts have to say: it may answer for what seems overdue.
+        self._take_local(work, owned, 0.0)
+        if self.limit > 1 or work.empty():
+            self._deadlines.take(work, owned, self.limit)
         if self.limit > 1 or work.empty():
             self._take_inbox(work, owned)
-        self._take_local(work, owned, 0.0)
         wait = 0.0 if not work.empty() else self._wait(until)
         if self._local is not None and self._local.busy() and wait > 0:
             self._take_local(work, owned, min(wait, self._local_wait))

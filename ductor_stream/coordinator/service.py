@@ -149,7 +149,7 @@ class Coordinator:
         self.intake.limit = self.suspects.limit
         work = self._rest() if self._crowded() else self.intake.take(self.ownership.owned, self.ownership.next_due())
         self.undelivered.take(work, self.ownership.owned, self.dispatcher)
-        self.takeover.take(work, self.ownership.owned)
+        self.takeover.take(work, self.ownership.owned, self.intake.limit)
         self.expiry.take(work, self.ownership.owned)
         self._touch_idle(work)
         if not work.empty():
@@ -178,6 +178,8 @@ class Coordinator:
                 self.committed(attempt, prepared, now)
                 self.dispatch(prepared)
                 self.takeover.again(conflict.put_off)
+                # Last, since it writes: what has landed is dispatched, and used the slots that it had reserved.
+                self.suspects.survived([run.run_id for run in prepared.batch.runs], self.ownership.owned)
                 return
 
     def tick(self, work: Work, entries: Sequence[Entry]) -> Prepared:
@@ -224,7 +226,6 @@ class Coordinator:
         for heard in prepared.heard:
             self.heartbeats.hear(heard.open, heard.options)
         self.dispatcher.discharge(prepared.discharged)
-        self.suspects.survived([run.run_id for run in prepared.batch.runs], self.ownership.owned)
         self.intake.hint(row.partition for row in prepared.batch.inbox if row.not_before is None)
         self._measure(prepared)
 

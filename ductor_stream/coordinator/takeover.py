@@ -179,9 +179,9 @@ class TakeOver:
 
     # -- every turn ---------------------------------------------------------------------------
 
-    def take(self, work: Work, owned: Mapping[int, Owned]) -> None:
-        """Add to a turn what a take-over still has to apply."""
-        while self._entries and len(work.entries) < self._config.batch_limit:
+    def take(self, work: Work, owned: Mapping[int, Owned], limit: int) -> None:
+        """Add to a turn what a take-over still has to apply, as long as it has fewer than ``limit`` inputs."""
+        while self._entries and len(work.entries) < limit:
             entry = self._entries.popleft()
             if entry.partition in owned:
                 work.entries.append(entry)

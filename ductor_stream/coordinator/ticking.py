@@ -23,7 +23,7 @@ from ductor_stream.engine.events import (
     SignalReceived,
 )
 from ductor_stream.engine.tick import Stamped, tick
-from ductor_stream.errors import DataError, InvariantViolation
+from ductor_stream.errors import DataError, InvariantViolation, TransientError
 from ductor_stream.ports import Clock, InboxRow, MessageRow, RunStore
 from ductor_stream.protocol.inbound import Beat, ForRun, InboundDecoder
 from ductor_stream.protocol.inbox import decode_received, encode_received
@@ -82,6 +82,8 @@ class Ticker:
             return ticked
         try:
             self._apply(work, ticked)
+        except TransientError:
+            raise
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not take the batch along (R11)
             _log.exception("run cannot be ticked", run_id=run_id)
             self._cache.drop([run_id])
@@ -93,6 +95,11 @@ class Ticker:
             if entry.received is not None:
                 problem = DataError("tick_failed", f"{type(error).__name__}: {error}")
                 self._letters.add(work, ticked.partition, entry.received, problem)
+        state = ticked.before.state
+        if state is not None and not state.closed:
+            # Its input is lost to it: an explained failure, not silence (R9).
+            condemned = Condemned("tick_failed", f"{type(error).__name__}: {error}")
+            ticked.tick = tick({}, ticked.run_id, state, [Stamped(self._clock.now(), condemned)])
         return ticked
 
     def _postpone(self, work: Work, ticked: Ticked, problem: str) -> None:
@@ -101,7 +108,7 @@ class Ticker:
         later = self._clock.now() + _TRY_LATER_MS
         for number, entry in enumerate(ticked.entries):
             if entry.durable and not isinstance(entry.input, Beat):
-                work.inbox.append(requeued(entry, f"later/{later}/{number}", later, entry.tries))
+                work.inbox.append(requeued(entry, f"later/{later}/{ticked.run_id}/{number}", later, entry.tries))
 
     def _apply(self, work: Work, ticked: Ticked) -> None:
         stamped: list[Stamped] = []

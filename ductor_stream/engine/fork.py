@@ -6,12 +6,14 @@ execution that it comes from, then its own. Their ``seq`` goes on without a gap.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 import msgspec
 
 from ductor_stream.engine.draft import Draft
 from ductor_stream.engine.events import CarriedSignal, CommandReceived, Condemned, Forked, RunTimedOut, SignalReceived
+from ductor_stream.engine.ids import MAX_RUN_ID_BYTES
 from ductor_stream.engine.state import (
     Cancelled,
     Completed,
@@ -114,8 +116,16 @@ def _again(draft: Draft, node: Node, event: Forked, now: int) -> None:
             )
         )
     elif node.child is not None:
-        child = msgspec.structs.replace(node.child, run_id=f"{node.child.run_id}/{draft.header.execution}")
+        child = msgspec.structs.replace(node.child, run_id=_next_id(node.child.run_id, draft.header.execution))
         node = msgspec.structs.replace(node, child=child)
         draft.start_child(node)
     else:
         draft.put(node)
+
+
+def _next_id(run_id: str, execution: int) -> str:
+    """The id of a child that is started again; one that would be too long for a key is told by its digest."""
+    longer = f"{run_id}/{execution}"
+    if len(longer.encode()) <= MAX_RUN_ID_BYTES:
+        return longer
+    return f"{hashlib.sha256(run_id.encode()).hexdigest()}/{execution}"

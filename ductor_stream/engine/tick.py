@@ -66,7 +66,7 @@ def tick(
     """Apply events one at a time, in order; the workflow runs to quiescence after each.
 
     ``definitions`` are those that the owner has code for, by (workflow, version). ``history`` holds the
-    records of the current execution, needed where ``live`` is None. With ``parked`` the run's code is not run:
+    records of the run's lineage, needed where ``live`` is None. With ``parked`` the run's code is not run:
     it is suspended for that reason. The input is not changed.
     """
     pass_ = _Pass(definitions, state, live, history, parked)
@@ -101,6 +101,7 @@ class _Pass:
         self.kept: list[Record] = []
 
     def apply(self, run_id: str, stamped: Stamped) -> None:
+        self.kept = []
         event = stamped.event
         if self.draft is None:
             if not isinstance(event, RunStarted):

@@ -52,6 +52,9 @@ COMMIT_SECONDS = 1.0
 SETTLE_SECONDS = 0.01
 """How long to wait for records while the client has still to accept a seek."""
 
+LOOK_SECONDS = 0.05
+"""A wait for records is cut into pieces of this length: what the group gives by it is told of at once, not at its end."""
+
 FIRST_REJOIN_SECONDS, LONGEST_REJOIN_SECONDS = 0.2, 2.0
 """Pause before a new consumer after a fatal error: doubled from the first to the longest, and then kept."""
 
@@ -127,7 +130,7 @@ class GroupMember:
         """Messages of one poll; rebalances run in here."""
         messages: list[Message] = []
         try:
-            first = self._client.poll(timeout)
+            first = self._first(timeout)
             if first is not None:
                 messages.append(first)
                 if limit > 1:
@@ -142,6 +145,15 @@ class GroupMember:
             self._begin_anew(self._fatal)
             return []
         return messages
+
+    def _first(self, timeout: float) -> Message | None:
+        """The next message, or None when the time is up or something is to be told."""
+        deadline = time.monotonic() + timeout
+        while True:
+            left = deadline - time.monotonic()
+            message = self._client.poll(max(0.0, min(left, LOOK_SECONDS)))
+            if message is not None or left <= LOOK_SECONDS or self._told or self._raised or self._fatal:
+                return message
 
     def _tell(self) -> None:
         """What happened in the callbacks and may be told outside of them; then raise what was raised in them."""

@@ -179,7 +179,8 @@ def bind(batch: Batch, ns: int) -> dict[str, Any]:
     """Parameters of ``commit.sql``."""
     counters = sorted((*key, change) for key, change in batch.counters.items() if change)
     messages, released = _message_rows(batch)
-    inbox = sorted(batch.inbox, key=lambda row: (row.partition, row.source))
+    # Stable: within a partition rows keep the order in which they were sent, and so do their ids.
+    inbox = sorted(batch.inbox, key=lambda row: row.partition)
     return {
         "ns": Int2(ns),
         **_spread(_FENCE, _fence_rows(batch)),

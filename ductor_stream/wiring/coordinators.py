@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import uuid
 
+# Loaded with the process, not by its first tick: an upgrade in place would give a run two halves of two releases.
+import ductor_stream.engine.planners.function  # noqa: F401
 from ductor_stream.app import App
 from ductor_stream.clock import StoreClock
 from ductor_stream.config import Settings

@@ -88,7 +88,7 @@ def test_long_steps_get_a_row_and_kill_9_redrives_what_was_handed_over(rig: Rig)
         until(lambda: sum(each["run"] in more for each in fleet.effects()) > 50, what="chains under way")
         first.kill()
         left = in_flight(rig)
-        assert left <= 3 * len(more), "more than a batch or two was in flight"
+        assert left <= 5 * len(more), "more than a batch or two was in flight"
 
         second = fleet.start("serve")
         until(lambda: set(at_the_gate(fleet).values()) == {2}, within_ms=40_000, what="all at the gate once more")

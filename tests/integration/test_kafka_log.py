@@ -97,6 +97,18 @@ def member(rig: KafkaRig) -> Iterator[Callable[..., Member]]:
 
 
 @BOTH
+def test_what_the_group_gives_is_told_before_the_wait_for_records_ends(rig: KafkaRig) -> None:
+    """A partition that comes while nothing is written is taken at once, however long the owner would wait."""
+    log, owner = rig.open(), Owner()
+    log.subscribe(owner)
+    waiting = Thread(target=lambda: log.poll(3600, 1000))
+    waiting.start()
+    until(lambda: owner.holds == set(range(N)), within_ms=40_000)
+    waiting.join(20)
+    assert not waiting.is_alive()
+
+
+@BOTH
 def test_members_hold_the_same_partitions_of_all_three_topics(rig: KafkaRig) -> None:
     logs = [rig.open() for _ in range(3)]
     owners = [Owner() for _ in logs]

@@ -9,6 +9,7 @@ import pytest
 from coordinator_child import POINTS
 from rig import FAST, Rig
 from rig_worker import doubled
+from support import until
 
 NAME = "coordinator-1"
 
@@ -94,6 +95,7 @@ def test_retry_and_reset_open_a_new_execution(rig: Rig) -> None:
     assert worker.effects[f"{rig.namespace}/f/1/1"] == 1, "what succeeded is not run again"
     assert worker.effects[f"{rig.namespace}/f/1/2"] == 2, "what failed is tried again under its key"
     rig.send(rig.topics.run_events, "f", {"type": "run.reset", "run_id": "f", "command_id": "c2", "to_node": "2"})
+    until(lambda: rig.run("f")["execution"] == 3, what="the reset applied")
     rig.until_status("completed", "f")
     assert (rig.run("f")["result"], rig.run("f")["execution"]) == ([0, 2, 4], 3)
     assert worker.effects[f"{rig.namespace}/f/1/1"] == 1

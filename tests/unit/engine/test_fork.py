@@ -198,3 +198,22 @@ def test_a_timed_out_run_that_is_retried_has_its_whole_time_again() -> None:
     owner.command("retry")
     assert owner.state.header.run_due_at == owner.state.header.now + 5_000
     assert owner.last_dispatch().node.node_id == "2"
+
+
+def test_a_retry_and_a_restart_in_one_batch_are_as_one_after_the_other() -> None:
+    """Protocol 16: the restart's own code must not be fed the history that the retry kept."""
+    from ductor_stream.engine.events import RunStarted
+
+    together, apart = failed(), failed()
+    at = 5_000
+    retry = Stamped(at, CommandReceived("retry", "c1"))
+    restart = Stamped(at, RunStarted("wf", "1", b"null", "s2", "terminate_existing"))
+    together.lose()
+    together.apply(retry, restart)
+    apart.lose()
+    apart.apply(retry)
+    apart.apply(restart)
+    assert together.state is not None
+    assert apart.state is not None
+    assert together.state.header.status == "running"
+    assert state_bytes(together.state) == state_bytes(apart.state)

@@ -98,7 +98,7 @@ def test_partitions_inbox_and_payloads_are_sorted() -> None:
     )
     assert values(batch, "f_partition") == [1, 2, 3]
     rows = list(zip(values(batch, "i_partition"), values(batch, "i_source"), strict=True))
-    assert rows == [(1, "a"), (1, "z"), (2, "a")]
+    assert rows == [(1, "z"), (1, "a"), (2, "a")], "in the order in which they were sent, which is that of their ids"
     assert values(batch, "p_id") == ["a", "z"]
 
 
