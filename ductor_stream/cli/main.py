@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -68,6 +69,8 @@ def cli() -> None:
 def main(arguments: Sequence[str] | None = None, **more: Any) -> None:
     """Run a command and leave with its exit code. Entry point of the script ``ductor-stream``."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    # What the drivers have to say belongs into the log of a process that keeps one, not before a command's answer.
+    logging.getLogger("ductor_stream").addHandler(logging.NullHandler())
     with reported("--json" in given):
         try:
             cli.main(given, prog_name="ductor-stream", standalone_mode=False, **more)

@@ -139,9 +139,11 @@ class Committer:
                 raise PoisonedRun(one.run_id, f"{type(error).__name__}: {error}") from error
         concerned = work.partitions() | prepared.records.keys()
         self._slow_sync(prepared, owned, concerned, now)
+        discharged = frozenset(prepared.discharged)
         for partition in sorted(concerned):
             self._hold(prepared, owned[partition], counts)
-            batch.partitions.append(self._advance(prepared, owned[partition], work.positions.get(partition)))
+            positions = work.positions.get(partition)
+            batch.partitions.append(self._advance(prepared, owned[partition], positions, discharged))
 
     # -- runs -------------------------------------------------------------------------------
 
@@ -337,7 +339,9 @@ class Committer:
         missing = [record for record in records if record.topic not in counts]
         prepared.batch.inbox.extend(self._undelivered.row_for(owned, record, "no such topic") for record in missing)
 
-    def _advance(self, prepared: Prepared, owned: Owned, positions: Sequence[int] | None) -> PartitionAdvance:
+    def _advance(
+        self, prepared: Prepared, owned: Owned, positions: Sequence[int] | None, discharged: frozenset[Fence]
+    ) -> PartitionAdvance:
         records = prepared.records.get(owned.partition, [])
         sync = prepared.sync.get(owned.partition, {})
         outbox = msgspec.msgpack.encode([*records, *sync.values()]) if records or sync else None
@@ -347,7 +351,8 @@ class Committer:
             epoch=owned.epoch,
             previous=owned.committed,
             next=tuple(positions if positions is not None else owned.offsets),
-            confirmed=self._dispatcher.confirmed(owned.partition),
+            # With what this commit discharges: else a partition that goes would be redriven for what runs on here.
+            confirmed=self._dispatcher.confirmed(owned.partition, discharged),
             outbox_seq=owned.outbox_seq + (1 if outbox is not None else 0),
             outbox=outbox,
             topic_ids=owned.topic_ids if owned.ids_changed else None,

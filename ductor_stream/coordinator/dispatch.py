@@ -112,12 +112,20 @@ class Dispatcher:
         before = self._clock.monotonic() - older_than_s
         return [(fence, row.partition) for fence, row in self._sync.items() if row.since <= before]
 
-    def confirmed(self, partition: int) -> int:
-        """The last sequence number up to which everything is done, without a gap."""
+    def confirmed(self, partition: int, discharged: frozenset[Fence] = frozenset()) -> int:
+        """The last sequence number up to which everything is done, without a gap.
+
+        ``discharged`` are SyncMatch attempts that the very commit discharges which is to say so.
+        """
         rows = self._rows[partition]
         while rows and rows[0].done:
             self._confirmed[partition] = rows.popleft().seq
-        return self._confirmed[partition]
+        found = self._confirmed[partition]
+        for row in rows if discharged else ():
+            if not (row.acknowledged and row.sync <= discharged):
+                break
+            found = row.seq
+        return found
 
     def unconfirmed(self) -> int:
         """The most rows that any partition has on their way."""

@@ -72,7 +72,9 @@ def test_a_rolling_restart_under_load_loses_and_doubles_nothing(rig: Rig, roles:
         assert len(load.ids) > 50
         assert doubled(fleet) == {}
         assert len(fleet.effect_counts()) == STEPS * len(load.ids)
-        assert fleet.total("ductor_late_results_total") == 0
+        if "worker" in roles:
+            # In one process with its owner a worker may answer a redriven task from memory: late, and no second effect.
+            assert fleet.total("ductor_late_results_total") == 0
         rig.check()
         assert rig.letters() == []
 

@@ -268,13 +268,27 @@ class FunctionLive:
         return known
 
     async def wait_signal(self, name: str, type: Any) -> Any:
-        """Take the oldest buffered signal of that name, or wait for the next one."""
+        """The payload of the oldest buffered signal of that name, or of the next one.
+
+        One that does not fit its type is taken, told of in the run's log, and passed over: whoever sent it must
+        not be able to block the run, nor the signals behind it.
+        """
+        while True:
+            taken = await self._next_signal(name)
+            try:
+                return values.decode(taken.payload, type, f"payload of {name}")
+            except InvalidValue as error:
+                if not self.replaying:
+                    fields: dict[str, object] = {"signal": name, "signal_id": taken.signal_id, "problem": str(error)}
+                    self.log_lines.append(("error", "signal passed over: its payload does not fit", fields))
+
+    async def _next_signal(self, name: str) -> SignalArrived:
         node_id = self.loop.place()
         buffered = self._buffered.get(name)
         if buffered:
             taken = buffered.popleft()
             self.emit(SignalTaken(taken.signal_id, None))
-            return values.decode(taken.payload, type)
+            return taken
         self.emit(NodeCreated(node_id, "signal", name))
         future: asyncio.Future[SignalArrived] = self.loop.create_future()
         self._waiting.setdefault(name, deque()).append((node_id, future))
@@ -284,7 +298,7 @@ class FunctionLive:
             self._give_back(name, node_id, future)
             raise
         self.emit(SignalTaken(taken.signal_id, node_id))
-        return values.decode(taken.payload, type)
+        return taken
 
     def _signal(self, signal: SignalArrived) -> None:
         waiting = self._waiting.get(signal.name)

@@ -115,7 +115,10 @@ class Run:
         return self._live.step(step.definition, args, kwargs)
 
     def wait_signal(self, signal: Signal[T]) -> Coroutine[Any, Any, T]:
-        """Await the next signal of that name: each is delivered once, in the order in which it arrived."""
+        """Await the next signal of that name: each is delivered once, in the order in which it arrived.
+
+        A payload that does not fit the signal's type is passed over, with a line in the run's log.
+        """
         return self._live.wait_signal(signal.definition.name, signal.definition.payload_type)
 
     def signals(self, signal: Signal[T]) -> AsyncIterator[T]:

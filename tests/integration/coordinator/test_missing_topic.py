@@ -50,7 +50,10 @@ def test_a_queue_whose_topic_goes_while_records_are_sent(rig: Rig) -> None:
     rig.until_status("running", *ids)
     until(lambda: waiting(rig) >= 1, what="records that wait")
     running.stop()
-    rig.coordinator(ready=False)
+    successor = rig.coordinator(ready=False)
+    until(lambda: successor.owned == {0, 1}, what="taken while the topic is not there")
+    rig.start("later", workflow="words", input=1)
+    rig.until_status("running", "later")  # a commit that notes the ids of the topics that are there
     rig.create()
     rig.worker()
     rig.until_status("completed", "before", *ids)

@@ -10,7 +10,7 @@ import pytest
 from ductor_stream.declarations import Workflow
 from ductor_stream.engine import values
 from ductor_stream.engine.actions import CommandChild, DispatchAttempt, StartChild, StopAttempt, TellParent
-from ductor_stream.engine.definition import WorkflowDefinition
+from ductor_stream.engine.definition import SignalDefinition, WorkflowDefinition
 from ductor_stream.engine.events import (
     ChildFinished,
     CommandReceived,
@@ -24,7 +24,7 @@ from ductor_stream.engine.state import Record, state_bytes
 from ductor_stream.engine.tick import Stamped, due_events, rebuild, wake_at
 from ductor_stream.errors import ChildError, StepError
 from unit.engine.driver import Driver
-from unit.engine.programs import STEPS, signal, workflow
+from unit.engine.programs import STEPS, Declared, signal, workflow
 
 
 def _child(**more: Any) -> Workflow[Any, Any]:
@@ -358,3 +358,24 @@ def test_a_run_that_awaits_nothing_is_suspended_and_goes_on_with_other_code() ->
     driver.definitions = {("wf", "1"): workflow(mended, digest="d2")}
     driver.apply(Stamped(5_000, Redeployed("d2", "1")))
     assert driver.state.header.result == b'"one"'
+
+
+def test_a_signal_that_does_not_fit_is_passed_over_and_blocks_nobody() -> None:
+    """R11: any producer can send one; the run and the signals behind it must not care."""
+    typed = Declared(SignalDefinition("typed", bool))
+
+    async def asks(run: Any) -> Any:
+        return [await run.wait_signal(typed), await run.wait_signal(typed)]
+
+    driver = Driver(workflow(asks))
+    driver.start()
+    driver.send("typed", "yes", "s1")
+    driver.send("typed", True, "s2")
+    assert driver.live is not None
+    assert [line[2]["signal_id"] for line in driver.live.lines()] == ["s1"]
+    driver.lose()
+    driver.send("typed", 7, "s3")
+    driver.send("typed", False, "s4")
+    assert driver.state is not None
+    assert driver.state.header.result == b"[true,false]"
+    assert driver.state.signals == []

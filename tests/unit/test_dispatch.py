@@ -1,0 +1,72 @@
+"""Outbox rows count as confirmed in a gap-free prefix, SyncMatch attempts included (protocol 11, 13)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ductor_stream.clock import StoreClock
+from ductor_stream.coordinator.dispatch import Dispatcher
+from ductor_stream.engine.ids import Fence
+from ductor_stream.ports import Outgoing, Undeliverable
+from ductor_stream.telemetry.metrics import Metrics
+
+RECORD = Outgoing("t", b"r", b"{}")
+
+
+class Log:
+    """Keeps acknowledgements until ``answer``."""
+
+    def __init__(self) -> None:
+        self.asked: list[Callable[[Sequence[Undeliverable]], None]] = []
+
+    def produce(self, records: Sequence[Outgoing], acknowledged: Callable[[Sequence[Undeliverable]], None]) -> None:
+        self.asked.append(acknowledged)
+
+    def answer(self, *numbers: int) -> None:
+        for number in numbers:
+            self.asked[number]([])
+
+
+class Local:
+    """Takes every task and is not heard of."""
+
+    def run_all(self, tasks: object) -> None: ...
+    def run(self, task: bytes, key: bytes, headers: object) -> None: ...
+
+
+def fence(node: int) -> Fence:
+    return Fence("r", 1, str(node), 1)
+
+
+def dispatcher() -> tuple[Dispatcher, Log]:
+    log = Log()
+    made = Dispatcher(log, StoreClock(), Metrics(), Local())  # type: ignore[arg-type]
+    made.open(0, 0)
+    return made, log
+
+
+def test_rows_are_confirmed_without_a_gap() -> None:
+    made, log = dispatcher()
+    for seq in (1, 2, 3):
+        made.send(0, seq, [RECORD])
+    log.answer(1, 2)
+    assert made.confirmed(0) == 0
+    log.answer(0)
+    assert made.confirmed(0) == 3
+
+
+def test_a_row_with_attempts_in_process_is_confirmed_by_the_commit_that_discharges_them() -> None:
+    """Protocol 13: the last commit of a partition that goes hands over what runs here, and drops its rows with it."""
+    made, log = dispatcher()
+    made.send(0, 1, [RECORD], {fence(1): RECORD, fence(2): RECORD})
+    made.send(0, 2, [], {fence(3): RECORD})
+    made.send(0, 3, [RECORD])
+    both = frozenset({fence(1), fence(2)})
+    assert made.confirmed(0, both) == 0, "the record beside them is not there yet"
+    log.answer(0)
+    assert made.confirmed(0, frozenset({fence(1)})) == 0
+    assert made.confirmed(0, both) == 1
+    assert made.confirmed(0, both | {fence(3)}) == 2
+    assert made.confirmed(0) == 0, "that commit has not landed"
+    made.discharge(both)
+    assert made.confirmed(0) == 1
