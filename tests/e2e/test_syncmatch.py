@@ -86,6 +86,7 @@ def test_long_steps_get_a_row_and_kill_9_redrives_what_was_handed_over(rig: Rig)
         more = [f"more-{n}" for n in range(30)]
         rig.start(*more, workflow="chain", input=30)
         until(lambda: sum(each["run"] in more for each in fleet.effects()) > 50, what="chains under way")
+        by_topic = by(first, "kafka")
         first.kill()
         left = in_flight(rig)
         assert left <= 5 * len(more), "more than a batch or two was in flight"
@@ -99,7 +100,8 @@ def test_long_steps_get_a_row_and_kill_9_redrives_what_was_handed_over(rig: Rig)
         counts = fleet.effect_counts()
         assert len(counts) == len(HELD) * 3 + 30 * 30
         assert len(HELD) <= second.metric("ductor_redrives_total") <= len(HELD) + left
-        assert sum(counts.values()) <= len(counts) + len(HELD) + left, "more was done twice than was in flight"
+        # What found no free slot went by the topic: its offset may not have been committed yet.
+        assert sum(counts.values()) <= len(counts) + len(HELD) + left + by_topic, "more was done twice than was in flight"
 
 
 def beats(rig: Rig) -> dict[str, datetime]:
