@@ -15,4 +15,6 @@ SOURCES = "\n".join(path.read_text() for path in PACKAGE.rglob("*.py") if path.p
 
 @pytest.mark.parametrize("attribute", [attribute for attribute, _ in declarations()])
 def test_each_declared_metric_is_counted_somewhere(attribute: str) -> None:
-    assert re.search(rf"\b{attribute}\b(\[[^\n]+\])?\.(inc|dec|set|observe)\(", SOURCES)
+    alone = rf"\b{attribute}\b(\[[^\n]+\])?\.(inc|dec|set|observe)\("
+    in_batches = rf"observe_all\([\w.]*\b{attribute}\b"
+    assert re.search(alone, SOURCES) or re.search(in_batches, SOURCES)
