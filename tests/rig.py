@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from psycopg.rows import dict_row
 from rig_app import make_app
 from rig_rules import check_rules, rule_breaks
-from rig_services import FAST, Child, Running
+from rig_services import FAST, Child, Letter, Running
 from rig_worker import Answer, PlainWorker, doubled, quiet
 from support import fresh_name, until
 
@@ -23,13 +23,14 @@ from ductor_stream.config import Settings
 from ductor_stream.coordinator.config import CoordinatorConfig
 from ductor_stream.coordinator.service import Coordinator
 from ductor_stream.engine.ids import partition_of
+from ductor_stream.errors import DuctorError
 from ductor_stream.kafka.topics import AdminConfig, check_topics, create_topics, delete_topics, plan
 from ductor_stream.ports import LocalWorkers
 from ductor_stream.protocol.topics import Topics
 from ductor_stream.telemetry.metrics import Metrics
 from ductor_stream.wiring.coordinators import open_coordinator
 
-__all__ = ["CRC32", "FAST", "HOME", "Child", "Rig", "Running", "check_rules", "opened", "rule_breaks"]
+__all__ = ["CRC32", "FAST", "HOME", "Child", "Letter", "Rig", "Running", "check_rules", "opened", "rule_breaks"]
 
 HOME, CRC32 = "murmur2_random", "consistent_random"
 """Partitioners of a producer: the Java client's, and librdkafka's own default."""
@@ -37,16 +38,6 @@ HOME, CRC32 = "murmur2_random", "consistent_random"
 
 _producers: dict[tuple[str, str], Producer] = {}
 """By address and partitioner. They outlive their rig: a new one takes half a second to its first record."""
-
-
-class Letter:
-    """A dead letter: ``key``, ``value``, and its headers by name as text."""
-
-    def __init__(self, message: Message) -> None:
-        self.key, self.value = message.key(), message.value()
-        headers: Any = message.headers() or []
-        self.headers = {name: (value or b"").decode("utf-8", "replace") for name, value in headers}
-        self.reason = self.headers["ductor-reason"]
 
 
 class Rig:
@@ -64,8 +55,10 @@ class Rig:
         self._connection: psycopg.Connection[dict[str, Any]] | None = None
 
     def close(self) -> None:
-        """End all that was started, the latest first."""
+        """End all that was started, the latest first, and leave no topics behind: a broker slows down with them."""
         self._closing.close()
+        with contextlib.suppress(DuctorError):
+            delete_topics(self.admin, [each.name for each in self.plans])
         if self._connection is not None:
             self._connection.close()
 
@@ -127,11 +120,12 @@ class Rig:
 
     def create(self) -> None:
         """Create those topics of the plan that are missing; a deleted one may take a moment to be gone."""
-        until(lambda: create_topics(self.admin, self.plans) or not self._missing(), what="topics created")
-        until(lambda: not self._missing() or create_topics(self.admin, self.plans), what="topics there")
 
-    def _missing(self) -> set[str]:
-        return {problem.topic for problem in check_topics(self.admin, self.plans)}
+        def complete() -> bool:
+            create_topics(self.admin, self.plans)
+            return not check_topics(self.admin, self.plans)
+
+        until(complete, what="all topics of the plan")
 
     def send(self, topic: str, key: str | bytes | None, *values: dict[str, Any] | bytes | None, **how: Any) -> None:
         """Produce records; they are in the log when this returns. ``how``: partitioner, partition, headers."""

@@ -1,4 +1,7 @@
-"""Coordinators of a rig: in a thread of the test's process, or as a process of their own that can be killed."""
+"""Coordinators of a rig: in a thread of the test's process, or as a process of their own that can be killed.
+
+And what they set aside: dead letters.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,9 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
+from confluent_kafka import Message
 from support import until
 
 from ductor_stream.coordinator.config import CoordinatorConfig
@@ -93,3 +98,13 @@ class Child:
         """SIGKILL, if it still lives."""
         self.process.kill()
         self.process.wait(30)
+
+
+class Letter:
+    """A dead letter: ``key``, ``value``, and its headers by name as text."""
+
+    def __init__(self, message: Message) -> None:
+        self.key, self.value = message.key(), message.value()
+        headers: Any = message.headers() or []
+        self.headers = {name: (value or b"").decode("utf-8", "replace") for name, value in headers}
+        self.reason = self.headers["ductor-reason"]

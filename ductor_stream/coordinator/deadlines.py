@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
+
 from ductor_stream.coordinator.cache import Cached, RunCache
 from ductor_stream.coordinator.heartbeats import Heartbeats
 from ductor_stream.coordinator.ownership import Owned
 from ductor_stream.coordinator.timers import Timers
 from ductor_stream.coordinator.work import Entry, Work
 from ductor_stream.engine.events import AttemptFinished, AttemptTimedOut, TimerFired
+from ductor_stream.engine.state import RunState
 from ductor_stream.engine.tick import due_events, wake_at
 from ductor_stream.errors import LogUnavailable
 from ductor_stream.ports import INBOUND, Clock, EventLog
@@ -20,8 +23,6 @@ RESULTS = INBOUND.index("attempt-results")
 
 _CHECK_AGAIN_MS = 50
 """While results lie unread, look again after this time: far below any time-out, and cheap."""
-_STARTED_AGAIN_MS = 5_000
-"""An attempt that has begun cannot be late to start any more, but stays due by the run's state: look seldom."""
 
 
 class Deadlines:
@@ -74,26 +75,27 @@ class Deadlines:
         state = cached.state
         assert state is not None
         run_id = state.header.run_id
-        found, look_again = 0, _CHECK_AGAIN_MS
+        found, started = 0, set[str]()
         for event in due_events(state, now):
-            if isinstance(event, AttemptTimedOut) and not self._may_time_out(owned, run_id, event):
-                if event.code == "timeout_schedule_to_start":
-                    look_again = _STARTED_AGAIN_MS
-                continue
+            if isinstance(event, AttemptTimedOut):
+                if event.code == "timeout_schedule_to_start" and self._has_started(run_id, event):
+                    started.add(event.node_id)
+                    continue
+                if not self._read_up_to(owned, self._end_of_results(owned.partition)):
+                    continue
             work.entries.append(Entry(run_id, owned.partition, event, due_at=at))
             found += 1
             if isinstance(event, TimerFired):
                 self._metrics.timer_lateness_seconds.observe((now - at) / 1000)
         if not found:
             # What was kept may have been a lower bound only: from here on it is exact again.
-            cached.wake_at = next_at = wake_at(state)
-            self._timers.set(owned.partition, run_id, None if next_at is None else max(next_at, now + look_again))
+            cached.wake_at = wake_at(state)
+            next_at = wake_at(_without_starts(state, started))
+            self._timers.set(owned.partition, run_id, None if next_at is None else max(next_at, now + _CHECK_AGAIN_MS))
 
-    def _may_time_out(self, owned: Owned, run_id: str, event: AttemptTimedOut) -> bool:
+    def _has_started(self, run_id: str, event: AttemptTimedOut) -> bool:
         heard = self._heartbeats.find((run_id, event.execution, event.node_id))
-        if event.code == "timeout_schedule_to_start" and heard is not None:
-            return False
-        return self._read_up_to(owned, self._end_of_results(owned.partition))
+        return heard is not None and heard.open.generation == event.generation
 
     def _end_of_results(self, partition: int) -> int | None:
         if partition not in self._ends:
@@ -110,6 +112,19 @@ class Deadlines:
         if watermark is None:
             return False
         return max(owned.offsets[RESULTS], self._log.reached_end(owned.partition, "attempt-results")) >= watermark
+
+
+def _without_starts(state: RunState, started: set[str]) -> RunState:
+    """The run as its timers see it: an attempt that has begun cannot be late to start any more."""
+    if not started:
+        return state
+    seen = state.clone()
+    for node_id in started:
+        node = seen.nodes[node_id]
+        assert node.options is not None
+        options = msgspec.structs.replace(node.options, schedule_to_start_ms=None)
+        seen.nodes[node_id] = msgspec.structs.replace(node, options=options)
+    return seen
 
 
 def _about(entry: Entry) -> tuple[str, int, str]:

@@ -192,15 +192,18 @@ class TakeOver:
             self._metrics.redrives.inc()
             work.produce(partition, [record])
         self._again.clear()
-        for partition, short, offset in self._unread:
-            self._letters.lost(work, partition, short, (offset, UNREAD))
-        self._unread.clear()
+        self._audit(work, frozenset(owned))
         for scan in list(self._scans):
             self._scan_page(scan)
             if scan.read and all(row.acknowledged for row in scan.rows):
                 self._scans.remove(scan)
                 mine = owned[scan.partition]
                 mine.topic_ids, mine.ids_changed = {**mine.topic_ids, **scan.ids}, True
+
+    def _audit(self, work: Work, partitions: frozenset[int]) -> None:
+        for partition, short, offset in [each for each in self._unread if each[0] in partitions]:
+            self._letters.lost(work, partition, short, (offset, UNREAD))
+        self._unread = [each for each in self._unread if each[0] not in partitions]
 
     def _scan_page(self, scan: Scan) -> None:
         if scan.read or (scan.rows and not scan.rows[-1].acknowledged):
@@ -274,6 +277,8 @@ class TakeOver:
     def hand_over(self, partitions: frozenset[int], owned: Mapping[int, Owned]) -> Work:
         """Attempts that still run in this process: say so, and send their results by the topic (protocol 13)."""
         work = Work()
+        # This commit may be the one that notes the new topic ids: then it is the one that tells what was lost, too.
+        self._audit(work, partitions)
         now = self._clock.now()
         for fence, partition in self._dispatcher.slow_sync(0.0):
             if partition in partitions and partition in owned:

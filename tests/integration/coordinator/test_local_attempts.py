@@ -189,7 +189,7 @@ def test_a_fence_gives_reserved_slots_back(rig: Rig) -> None:
     rig.check()
 
 
-def test_partitions_go_while_a_batch_is_taken(rig: Rig) -> None:
+def test_partitions_go_while_a_batch_is_taken(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     """R5: a rebalance within the poll takes away what was collected before it; nothing is lost, no turn fails."""
     armed = threading.Event()
     moves: list[frozenset[int]] = []
@@ -218,5 +218,5 @@ def test_partitions_go_while_a_batch_is_taken(rig: Rig) -> None:
     rig.until_status("completed", *ids)
     rig.check()
     assert len(moves) == 3
-    assert running.coordinator._faults == 0
+    assert "turn failed" not in caplog.text
     assert running.count("ductor_takeovers") == 2 + sum(map(len, moves))

@@ -84,13 +84,19 @@ def test_more_partitions_than_run_partitions(rig: Rig) -> None:
     for future in admin.create_partitions([NewPartitions(name, 4) for name in names]).values():
         future.result(10)
     rig.renew_clients()
-    rig.coordinator()
+    running = rig.coordinator()
     rig.worker()
     ids = [f"r{n}" for n in range(8)]
     for number, run_id in enumerate(ids):
         rig.start(run_id, partition=number % 4)
-    rig.send(rig.topics.run_events, "x", b"rubbish", partition=3)
     rig.until_status("completed", "before", *ids)
+    rig.delete(rig.topics.dead_letters)
+    known = running.coordinator.log.partition_counts
+    until(lambda: rig.topics.dead_letters not in known(), what="the owner knowing that its topic is gone")
+    rig.send(rig.topics.run_events, "x", b"rubbish", partition=3)
+    waiting = "select id from eec_inbox where ns = {ns} and partition = 3 and kind = 'produce'"
+    until(lambda: rig.rows(waiting), what="a dead letter that waits for its topic, on behalf of partition 3")
+    rig.create()
     rig.check()
     assert {row["partition"] for row in rig.rows("select partition from eec_workflow_run where ns = {ns}")} == {0, 1}
     assert [letter.value for letter in rig.letters()] == [b"rubbish"]

@@ -117,9 +117,8 @@ def test_a_result_that_comes_after_the_topics_are_gone(rig: Rig) -> None:
     rig.delete()
     rig.create()
     second = rig.worker(silent)
-    until(
-        lambda: [fence(each) for each in second.tasks] == [fence(task)], within_ms=20_000, what="the same task redriven"
-    )
+    until(lambda: second.tasks, within_ms=20_000, what="the redrive")
+    assert [fence(each) for each in second.tasks] == [fence(task)] * len(second.tasks)
     second.close()
     body = {"type": "attempt.finished", **fence(task), "outcome": "completed", "output": 0}
     rig.send(rig.topics.attempt_results, "s", body, body)
@@ -129,7 +128,8 @@ def test_a_result_that_comes_after_the_topics_are_gone(rig: Rig) -> None:
     assert late == [{"node_id": task["node_id"]}]
     told = {each.headers["ductor-source-topic"] for each in rig.letters()}
     assert rig.topics.run_events in told
-    assert len(rig.letters()) == len({place(each) for each in rig.letters()}), "one letter a gap"
+    told = {(*place(each), each.headers["ductor-source-offset"]) for each in rig.letters()}
+    assert len(told) == len({each[:2] for each in told}), "a gap was told twice, with different offsets"
     assert running.count("ductor_records_lost") == 0
 
 
