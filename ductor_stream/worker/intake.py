@@ -32,6 +32,10 @@ COMMIT_EVERY_S = 0.1
 REST_S = 0.05
 """How long a poll may take that only serves rebalances."""
 
+LAST_COMMIT_S = 5.0
+"""How long the end may be held up by a rebalance, which lasts until its slowest member has come. Then what is not
+committed is run again by others."""
+
 HANDOVER_S = 2.0
 """How long a rebalance is held up for results that are on their way; the others of the group wait for it."""
 
@@ -99,8 +103,10 @@ class Intake:
         finally:
             self._draining = True
             self._leaving.set()
-            self._commit(wait=True)
-            self._source.close()
+            try:
+                self._last_commit()
+            finally:
+                self._source.close()
 
     def _turn(self) -> None:
         if self._monotonic() >= self._commit_at:
@@ -127,12 +133,23 @@ class Intake:
             self._source.resume(self._paused - wanted)
             self._paused = wanted
 
-    def _commit(self, *, wait: bool) -> None:
+    def _last_commit(self) -> None:
+        """Commit all that is done. A rebalance under way refuses that, and goes on by polling."""
+        until = self._monotonic() + LAST_COMMIT_S
+        # What was sent without waiting for an answer may be refused yet.
+        self._ledger.touch(self._ledger.partitions)
+        while not self._commit(wait=True) and self._monotonic() < until:
+            self._rest()
+
+    def _commit(self, *, wait: bool) -> bool:
+        """Commit what has changed; False when it is known to have failed, and is to be tried again."""
         self._commit_at = self._monotonic() + COMMIT_EVERY_S
         self._config.way.observe_acks()
         positions = self._ledger.due()
-        if positions and not self._source.commit(positions, wait=wait):
-            self._ledger.touch(positions)
+        if not positions or self._source.commit(positions, wait=wait):
+            return True
+        self._ledger.touch(positions)
+        return False
 
     # -- records ----------------------------------------------------------------------------
 
@@ -205,7 +222,9 @@ class Intake:
         """Commit past what goes on running here (protocol 27), unless this worker is about to end."""
         self._let_go(partitions)
         if self._leaving.is_set():
-            positions = {p: at for p, at in self._ledger.due().items() if p in partitions}
+            due = self._ledger.due()
+            self._ledger.touch(due.keys() - partitions)
+            positions = {p: at for p, at in due.items() if p in partitions}
         else:
             running = self._ledger.running(partitions)
             self._executor.announce([each.task.fence for each in running if isinstance(each, TopicDelivery)])

@@ -175,4 +175,4 @@ def test_kill_9_of_processes_that_run_their_own_steps(rig: Rig) -> None:
     with fleet_of(rig) as fleet:
         for _ in range(3):
             fleet.start("serve")
-        suffer(fleet, Orders(RUNS // 4), CHAOS_S / 4)
+        suffer(fleet, Orders(RUNS // 5), CHAOS_S / 5)

@@ -35,19 +35,19 @@ V2 = """
 async def flow_2(run: Run, n: int) -> list[int | str]:
     return ["two", await run.step(second, n), await run.wait_signal(word), await run.step(first, n)]
 """
-BUG = """
-@app.workflow(version="1")
-async def flow(run: Run, n: int) -> int:
-    found = await run.step(first, n)
-    return len(found) + await run.step(second, n)
-"""
-MENDED = BUG.replace("len(found)", "found")
 SWAPPED = """
 @app.workflow(version="1")
 async def flow(run: Run, n: int) -> list[int | str]:
     said = await run.wait_signal(word)
     return ["one", await run.step(first, n), said]
 """
+BUG = """
+@app.workflow
+async def total(run: Run, n: int) -> int:
+    found = await run.step(first, n)
+    return len(found) + await run.step(second, n)
+"""
+MENDED = BUG.replace("len(found)", "found")
 OLD_IDS = [f"old-{n}" for n in range(6)]
 
 
@@ -104,78 +104,56 @@ def until_suspended(rig: Rig, *run_ids: str) -> list[str]:
 
 
 def test_a_run_keeps_the_version_that_it_started_on(rig: Rig) -> None:
-    """Version 1, then 1 and 2 together: old runs go on by 1, new ones take the last declared, or the one they name."""
+    """Old runs go on by version 1, and wait while it is not deployed; new ones take the last, or the one they name."""
     with fleet_of(rig) as fleet:
         deployment = Deployment(fleet)
         deployment.deploy(V1)
-        rig.start(*OLD_IDS, workflow="flow", input=1)
-        until_first(rig, *OLD_IDS)
+        rig.start(*OLD_IDS, "patient", workflow="flow", input=1)
+        until_first(rig, *OLD_IDS, "patient")
+        deployment.deploy(V2)
+        for run_id in OLD_IDS:
+            rig.signal(run_id, "go")
+        assert {reason.partition(":")[0] for reason in until_suspended(rig, *OLD_IDS)} == {"version_missing"}
+        assert rig.run("patient")["status"] == "running", "nothing has happened to it meanwhile"
+
         deployment.roll_out(V1 + V2)
         rig.start("new", workflow="flow", input=1)
         rig.start("named", workflow="flow", input=1, version="1")
         until_first(rig, "new", "named")
-        for run_id in (*OLD_IDS, "new", "named"):
+        for run_id in ("patient", "new", "named"):
             rig.signal(run_id, "go")
-        rig.until_status("completed", *OLD_IDS, "new", "named")
-        assert {run_id: rig.run(run_id)["version"] for run_id in ("old-0", "new", "named")} == {
-            "old-0": "1",
-            "new": "2",
-            "named": "1",
-        }
-        assert [rig.run(run_id)["result"] for run_id in (*OLD_IDS, "named")] == [["one", 1, "go"]] * 7
+        rig.until_status("completed", *OLD_IDS, "patient", "new", "named")
+        assert [rig.run(run_id)["version"] for run_id in ("old-0", "patient", "new", "named")] == ["1", "1", "2", "1"]
+        for run_id in (*OLD_IDS, "patient", "named"):
+            assert rig.run(run_id)["result"] == ["one", 1, "go"]
         assert rig.run("new")["result"] == ["two", 1, "go", 1]
         assert set(fleet.effect_counts().values()) == {1}
         rig.check()
 
 
-def test_a_run_whose_version_is_not_deployed_waits_for_it(rig: Rig) -> None:
-    """Version 2 alone: the runs of 1 are suspended when something happens to them, and go on when 1 is back."""
+def test_suspended_runs_go_on_with_other_code_under_their_version(rig: Rig) -> None:
+    """A bug, and awaits in another order: what was done is not done again, and nothing is done by the wrong code."""
     with fleet_of(rig) as fleet:
         deployment = Deployment(fleet)
-        deployment.deploy(V1)
+        deployment.deploy(V1 + BUG)
+        sums = [f"sum-{n}" for n in range(6)]
         rig.start(*OLD_IDS, workflow="flow", input=1)
+        rig.start(*sums, workflow="total", input=1)
         until_first(rig, *OLD_IDS)
-        deployment.deploy(V2)
-        for run_id in OLD_IDS:
-            rig.signal(run_id, "go")
-        assert {reason.partition(":")[0] for reason in until_suspended(rig, *OLD_IDS)} == {"version_missing"}
-        deployment.deploy(V1 + V2)
-        rig.until_status("completed", *OLD_IDS)
-        assert [rig.run(run_id)["result"] for run_id in OLD_IDS] == [["one", 1, "go"]] * len(OLD_IDS)
-        assert set(fleet.effect_counts().values()) == {1}
-        rig.check()
-
-
-def test_a_run_that_a_bug_suspended_goes_on_with_the_mended_module(rig: Rig) -> None:
-    """The same version with other code: what was done is not done again."""
-    with fleet_of(rig) as fleet:
-        deployment = Deployment(fleet)
-        deployment.deploy(BUG)
-        rig.start(*OLD_IDS, workflow="flow", input=1)
-        for reason in until_suspended(rig, *OLD_IDS):
+        for reason in until_suspended(rig, *sums):
             assert reason.startswith("bug: TypeError")
-        assert "shop.py" in fleet.show(OLD_IDS[0])["waiting_for"]
-        deployment.deploy(MENDED)
-        rig.until_status("completed", *OLD_IDS)
-        assert [rig.run(run_id)["result"] for run_id in OLD_IDS] == [2] * len(OLD_IDS)
-        assert set(fleet.effect_counts().values()) == {1}
-        rig.check()
+        assert "shop.py" in fleet.show(sums[0])["waiting_for"]
 
-
-def test_code_that_does_not_fit_suspends_and_the_fitting_one_goes_on(rig: Rig) -> None:
-    """Awaits in another order under the same version: both sides are told, and nothing is done by the wrong one."""
-    with fleet_of(rig) as fleet:
-        deployment = Deployment(fleet)
-        deployment.deploy(V1)
-        rig.start(*OLD_IDS, workflow="flow", input=1)
-        until_first(rig, *OLD_IDS)
-        deployment.deploy(SWAPPED)
+        deployment.deploy(SWAPPED + MENDED)
+        rig.until_status("completed", *sums)
+        assert [rig.run(run_id)["result"] for run_id in sums] == [2] * len(sums)
         for run_id in OLD_IDS:
             rig.signal(run_id, "go")
         for reason in until_suspended(rig, *OLD_IDS):
             assert reason.startswith("nondeterminism: ")
             assert "first" in reason and "word" in reason
-        deployment.deploy(V1)
+
+        deployment.deploy(V1 + MENDED)
         rig.until_status("completed", *OLD_IDS)
         assert [rig.run(run_id)["result"] for run_id in OLD_IDS] == [["one", 1, "go"]] * len(OLD_IDS)
         assert set(fleet.effect_counts().values()) == {1}

@@ -279,6 +279,25 @@ def test_a_drain_finishes_what_runs_and_leaves_the_rest(start: Start) -> None:
     assert w.source.closed
 
 
+def test_the_last_commit_is_tried_until_it_is_taken(start: Start) -> None:
+    """Protocol 27: a rebalance refuses commits; what was done must not be done again for a worker that ends in order."""
+    w = start()
+    w.assign(0)
+    w.log.append("default", task_json("quick", 7))
+    until(lambda: w.committed() == 1)
+    w.log.refuse_commits = True
+    w.log.append("default", task_json("quick", 8))
+    until(lambda: len(w.log.results()) == 2)
+    refused = w.source.polls
+    w.service.stop()
+    until(lambda: "the worker is stopped" in w.service.problems())
+    until(lambda: w.source.polls > refused + 2, what="the rebalance being followed")
+    assert w.ending is None
+    w.log.refuse_commits = False
+    until(lambda: w.ending)
+    assert w.committed() == 2
+
+
 def test_what_outlasts_the_grace_is_interrupted_and_left_uncommitted(start: Start) -> None:
     w = start(concurrency=3, grace_s=0.2)
     w.assign(0)
