@@ -94,7 +94,9 @@ class Load:
         while self.begun:
             found += self.ended(0.5)
             if time.monotonic() > deadline:
-                raise RunWentWrong(f"{len(self.begun)} run(s) have not ended after {within_s:g} s, as {next(iter(self.begun))}")
+                raise RunWentWrong(
+                    f"{len(self.begun)} run(s) have not ended after {within_s:g} s, as {next(iter(self.begun))}"
+                )
         return found
 
     def close(self) -> None:

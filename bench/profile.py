@@ -113,7 +113,9 @@ def _spy(pid: int, options: argparse.Namespace) -> subprocess.Popen[bytes] | Non
     graph = HERE / "out" / f"flame-{options.mode}.svg"
     print(f"flame graph: {graph}")
     seconds = str(max(1, int(options.seconds)))
-    return subprocess.Popen([program, "record", "--pid", str(pid), "--duration", seconds, "--output", str(graph), "--gil"])
+    return subprocess.Popen(
+        [program, "record", "--pid", str(pid), "--duration", seconds, "--output", str(graph), "--gil"]
+    )
 
 
 def _summary(window: Window, tool: str) -> str:

@@ -32,7 +32,9 @@ def publish(results: Results, *, quick: bool) -> None:
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(_document(results, quick), indent=1) + "\n")
     caption = "ductor_stream: what was measured against its targets"
-    path.with_suffix(".svg").write_text(plot.drawn(plot.bars(results), caption + (" (--quick: means nothing)" if quick else "")))
+    path.with_suffix(".svg").write_text(
+        plot.drawn(plot.bars(results), caption + (" (--quick: means nothing)" if quick else ""))
+    )
     console = Console(width=max(Console().width, _WIDTH))
     console.print(_table(results, _committed()))
     if others := _others(results):

@@ -22,11 +22,14 @@ def saturated(bench: Bench) -> None:
     With the shipped number of partitions, then with fewer (keys ``…_tuned_…``).
     """
     for mode in MODES:
-        candidates = [_saturate(bench, f"chain_{mode}_{count}", _shape(mode, count)) for count in bench.sizes.coordinators]
+        candidates = [
+            _saturate(bench, f"chain_{mode}_{count}", _shape(mode, count)) for count in bench.sizes.coordinators
+        ]
         best = bench.results.choose_best(f"chain_{mode}", candidates, ("cpu_ms_per_step", "p50_ms", "p99_ms"))
         bench.say(f"best of {mode}: {best}")
         tuned = [
-            _saturate(bench, f"chain_{mode}_tuned_{count}", _shape(mode, 1, count)) for count in bench.sizes.tuned_partitions
+            _saturate(bench, f"chain_{mode}_tuned_{count}", _shape(mode, 1, count))
+            for count in bench.sizes.tuned_partitions
         ]
         bench.results.choose_best(f"chain_{mode}_tuned", tuned, ("cpu_ms_per_step",))
 
@@ -99,4 +102,6 @@ def _pace(bench: Bench, scenario: Scenario, mode: Mode, rate: int) -> None:
     scenario.load.drain()
     window.record(bench, f"paced_{mode}_{rate}", scenario.shape, f"paced {rate:,} steps/s")
     if rate == max(bench.sizes.paced):
-        bench.results.add(f"paced_{mode}_cpu_ms_per_step", window.usage.per_step_ms(window.steps).get("all", float("nan")))
+        bench.results.add(
+            f"paced_{mode}_cpu_ms_per_step", window.usage.per_step_ms(window.steps).get("all", float("nan"))
+        )

@@ -16,7 +16,9 @@ def fanout(bench: Bench) -> None:
         keys = [_fan_out(bench, mode, workers) for workers in bench.sizes.fanout_workers]
         smallest, largest = min(bench.sizes.fanouts), max(bench.sizes.fanouts)
         best = bench.results.choose_best(f"fanout_{mode}", [f"{key}_{smallest}" for key in keys])
-        small, large = (bench.results.samples[f"{best.rpartition('_')[0]}_{n}_steps_per_s"] for n in (smallest, largest))
+        small, large = (
+            bench.results.samples[f"{best.rpartition('_')[0]}_{n}_steps_per_s"] for n in (smallest, largest)
+        )
         bench.results.samples[f"fanout_{mode}_flat"] = [b / a for a, b in zip(small, large, strict=True)]
         flat.append(f"fanout_{mode}_flat")
     bench.results.choose_worst("fanout_flat", flat, better="higher")
@@ -47,5 +49,9 @@ def _once(bench: Bench, scenario: Scenario, key: str, steps: int) -> None:
     usage = meter.stop()
     bench.results.add(f"{key}_steps_per_s", steps / took)
     by_role = usage.per_step_ms(steps)
-    bench.results.detail(f"fan-out of {steps:,}", scenario.shape.label, usage, steps_per_s=steps / took, cpu_ms_per_step=by_role)
-    bench.say(f"fan-out of {steps:,}, {scenario.shape.label}: {steps / took:,.0f} steps/s, {by_role['all']:.3f} ms per step")
+    bench.results.detail(
+        f"fan-out of {steps:,}", scenario.shape.label, usage, steps_per_s=steps / took, cpu_ms_per_step=by_role
+    )
+    bench.say(
+        f"fan-out of {steps:,}, {scenario.shape.label}: {steps / took:,.0f} steps/s, {by_role['all']:.3f} ms per step"
+    )

@@ -40,4 +40,6 @@ def _once(bench: Bench, scenario: Scenario, mode: Mode) -> None:
     bench.results.add(f"long_run_{mode}_last_over_first", last / first)
     found = {"ms_per_step": per_step, "first_ms": first, "last_ms": last, "cpu_ms_per_step": usage.per_step_ms(steps)}
     bench.results.detail(f"one run of {steps:,} steps", scenario.shape.label, usage, **found)
-    bench.say(f"{steps:,} steps, {scenario.shape.label}: {per_step:.2f} ms per step, first {first:.2f}, last {last:.2f}")
+    bench.say(
+        f"{steps:,} steps, {scenario.shape.label}: {per_step:.2f} ms per step, first {first:.2f}, last {last:.2f}"
+    )

@@ -24,7 +24,9 @@ def serial(bench: Bench) -> None:
                 bench.results.add(f"serial_{mode}_p50_ms", p50)
                 bench.results.add(f"serial_{mode}_p99_ms", p99)
                 by_role = usage.per_step_ms(STEPS * len(took))
-                bench.results.detail("serial", scenario.shape.label, usage, p50_ms=p50, p99_ms=p99, cpu_ms_per_step=by_role)
+                bench.results.detail(
+                    "serial", scenario.shape.label, usage, p50_ms=p50, p99_ms=p99, cpu_ms_per_step=by_role
+                )
                 bench.say(f"serial, {scenario.shape.label}: p50 {p50:.1f} ms, p99 {p99:.1f} ms")
             check_chains(scenario.ground.database, STEPS)
 

@@ -22,7 +22,9 @@ def timers(bench: Bench) -> None:
                     _due_together(bench, scenario, mode, count, repeat)
     few = min(bench.sizes.sleepers)
     for ending in ("p50_ms", "p99_ms"):
-        bench.results.choose_worst(f"timer_{ending}", [f"timer_{mode}_{few}_{ending}" for mode in MODES], better="lower")
+        bench.results.choose_worst(
+            f"timer_{ending}", [f"timer_{mode}_{few}_{ending}" for mode in MODES], better="lower"
+        )
 
 
 def _due_together(bench: Bench, scenario: Scenario, mode: Mode, count: int, repeat: int) -> None:
@@ -38,7 +40,9 @@ def _due_together(bench: Bench, scenario: Scenario, mode: Mode, count: int, repe
     scenario.load.flush()
     while started_runs(database, prefix) < count:
         if time.monotonic() > until - 0.5:
-            bench.results.warnings.append(f"timers, {scenario.shape.label}: not all {count:,} slept before they were due")
+            bench.results.warnings.append(
+                f"timers, {scenario.shape.label}: not all {count:,} slept before they were due"
+            )
             break
         scenario.load.ended(0.2)
     meter = scenario.meter()
@@ -53,4 +57,6 @@ def _due_together(bench: Bench, scenario: Scenario, mode: Mode, count: int, repe
     bench.results.add(f"timer_{mode}_{count}_p99_ms", p99)
     found = {"p50_ms": p50, "p99_ms": p99, "first_ms": first, "last_ms": last}
     bench.results.detail(f"{count:,} timers", scenario.shape.label, usage, **found)
-    bench.say(f"{count:,} timers, {scenario.shape.label}: late p50 {p50:.0f} ms, p99 {p99:.0f} ms, {first:.0f} to {last:.0f}")
+    bench.say(
+        f"{count:,} timers, {scenario.shape.label}: late p50 {p50:.0f} ms, p99 {p99:.0f} ms, {first:.0f} to {last:.0f}"
+    )

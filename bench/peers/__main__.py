@@ -45,7 +45,9 @@ class Turn:
         module = f"bench.peers.on_{self.participant.product}"
         pairs = [*self.participant.arguments(self.workload), *(QUICK if self.quick else ())]
         command = [python, "-W", "ignore", "-m", "bench.peers.harness", module, self.workload, *pairs]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=_environment(folder)) as harness:
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=_environment(folder)
+        ) as harness:
             try:
                 told, _ = harness.communicate(timeout=_WITHIN_S)
             except subprocess.TimeoutExpired:

@@ -41,7 +41,12 @@ def ratios(measured: Measured) -> list[dict[str, Any]]:
     for figure, ours, peer in ((f, o, p) for f in FIGURES for o in OURS for p in PEERS):
         ratio = measured.ratio(ours, peer, figure)
         if ratio is not None:
-            line = {"figure": f"{figure.workload}_{figure.key}", "ours": ours, "peer": peer, "times": float(f"{ratio:.3g}")}
+            line = {
+                "figure": f"{figure.workload}_{figure.key}",
+                "ours": ours,
+                "peer": peer,
+                "times": float(f"{ratio:.3g}"),
+            }
             aim = figure.times.get(ours) if peer == TUNED else None
             found.append(line | ({"aim": aim} if aim else {}))
     return found
@@ -59,7 +64,9 @@ def table(measured: Measured, peers: Iterable[str]) -> Table:
         for ours in OURS:
             found = {peer: measured.ratio(ours, peer, figure) for peer in peers}
             if any(each is not None for each in found.values()):
-                cells = [_cell(ratio, figure.times.get(ours) if peer == TUNED else None) for peer, ratio in found.items()]
+                cells = [
+                    _cell(ratio, figure.times.get(ours) if peer == TUNED else None) for peer, ratio in found.items()
+                ]
                 shown.add_row(figure.title, ours, *cells)
     return shown
 

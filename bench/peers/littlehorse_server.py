@@ -103,7 +103,9 @@ def running(
         command = [*java, "-cp", f"{home() / 'littlehorse' / 'libs'}/*", "io.littlehorse.App"]
         horse = stack.enter_context(service(command, work / "littlehorse.log", environment=settings))
         healthy = f"http://127.0.0.1:{ports[2]}/readiness"
-        wait_until(lambda: _answers(lambda: urllib.request.urlopen(healthy, timeout=2).close()), "LittleHorse", _READY_WITHIN_S)
+        wait_until(
+            lambda: _answers(lambda: urllib.request.urlopen(healthy, timeout=2).close()), "LittleHorse", _READY_WITHIN_S
+        )
         address = f"127.0.0.1:{ports[0]}"
         wait_until(lambda: _answers(_register, address, *program), "the server's metadata", _READY_WITHIN_S)
         workers = []

@@ -109,8 +109,27 @@ def services(work: Path, options: Options) -> Iterator[Place]:
     ports = _CONFIGURATION.format(node=node, admin=admin, ingress=ingress)
     config.write_text(options.mode.replace(";", "\n") + ports)
     server = [_program(), "-c", config, "--base-dir", work / "data", "--no-logo"]
-    worker = [sys.executable, "-m", "granian", "bench.peers.on_restate:app", "--interface", "asgi", "--http", "2", "--no-ws"]
-    worker += ["--host", "127.0.0.1", "--port", str(handlers), "--workers", str(options.workers), "--log-level", "warning"]
+    worker = [
+        sys.executable,
+        "-m",
+        "granian",
+        "bench.peers.on_restate:app",
+        "--interface",
+        "asgi",
+        "--http",
+        "2",
+        "--no-ws",
+    ]
+    worker += [
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(handlers),
+        "--workers",
+        str(options.workers),
+        "--log-level",
+        "warning",
+    ]
     with (
         service(worker, work / "worker.log", stop=signal.SIGKILL) as workers,
         service(server, work / "restate.log", environment={"DO_NOT_TRACK": "1"}) as restated,

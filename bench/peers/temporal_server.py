@@ -41,9 +41,21 @@ def apply_schemas(url: str) -> None:
     """By Temporal's own tool."""
     at = urlsplit(url)
     for name, (schema, _) in _STORES.items():
-        tool = [str(home() / "temporal" / "sql"), "--plugin", "postgres12", "--ep", str(at.hostname), "-p", str(at.port)]
+        tool = [
+            str(home() / "temporal" / "sql"),
+            "--plugin",
+            "postgres12",
+            "--ep",
+            str(at.hostname),
+            "-p",
+            str(at.port),
+        ]
         tool += ["-u", str(at.username), "--pw", unquote(at.password or ""), "--db", name]
-        steps = (["create"], ["setup-schema", "-v", "0.0"], ["update-schema", "--schema-name", f"postgresql/v12/{schema}"])
+        steps = (
+            ["create"],
+            ["setup-schema", "-v", "0.0"],
+            ["update-schema", "--schema-name", f"postgresql/v12/{schema}"],
+        )
         for words in steps:
             subprocess.run([*tool, *words], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
@@ -52,7 +64,16 @@ def _store(name: str, at: SplitResult) -> dict[str, Any]:
     size = _STORES[name][1]
     place = {"pluginName": "postgres12", "databaseName": name, "connectAddr": f"{at.hostname}:{at.port}"}
     who = {"user": at.username, "password": unquote(at.password or "")}
-    return {"sql": {"connectProtocol": "tcp", "maxConnLifetime": "1h", "maxConns": size, "maxIdleConns": size, **place, **who}}
+    return {
+        "sql": {
+            "connectProtocol": "tcp",
+            "maxConnLifetime": "1h",
+            "maxConns": size,
+            "maxIdleConns": size,
+            **place,
+            **who,
+        }
+    }
 
 
 def _dynamic() -> dict[str, Any]:

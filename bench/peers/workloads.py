@@ -33,7 +33,9 @@ class Driving(Protocol):
         ...
 
 
-async def closed_loop(call: Callable[[], Awaitable[object]], in_flight: int, *, count: int = 0, seconds: float = 0.0) -> list[float]:
+async def closed_loop(
+    call: Callable[[], Awaitable[object]], in_flight: int, *, count: int = 0, seconds: float = 0.0
+) -> list[float]:
     """Keep so many calls going until ``count`` calls or ``seconds`` are used up; the seconds that each took."""
     took: list[float] = []
     deadline = time.perf_counter() + seconds

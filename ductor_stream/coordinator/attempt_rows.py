@@ -76,4 +76,3 @@ def late(run_id: str, report: AttemptFinished, now: int) -> AttemptRow:
         report.worker,
         now,
     )
-

@@ -61,7 +61,9 @@ class Dispatcher:
             self._confirmed.pop(partition, None)
         self._failed = [(p, u) for p, u in self._failed if p in self._rows]
 
-    def send(self, partition: int, seq: int, records: Sequence[Outgoing], sync: dict[Fence, Outgoing] | None = None) -> None:
+    def send(
+        self, partition: int, seq: int, records: Sequence[Outgoing], sync: dict[Fence, Outgoing] | None = None
+    ) -> None:
         """Dispatch a committed row (R4). ``sync`` are those of its records that run in this process."""
         row = Row(partition, seq, self._clock.monotonic(), sync=set(sync or ()))
         self._rows[partition].append(row)

@@ -183,7 +183,9 @@ class Intake:
         if home == received.partition:
             work.entries.append(_entry(message, home, received, topic_id))
         else:
-            self.send_home(work, received, home, message.run_id, record_identity(topic_id, received.partition, received.offset))
+            self.send_home(
+                work, received, home, message.run_id, record_identity(topic_id, received.partition, received.offset)
+            )
 
     def send_home(self, work: Work, received: Received, home: int, run_id: str, source: str, tries: int = 0) -> None:
         """Hand an event to the partition that its run lives on: a row, and a hint (R12, protocol 8)."""

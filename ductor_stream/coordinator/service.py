@@ -87,7 +87,9 @@ class Coordinator:
         self.conflicts = Conflicts(config, self.store, self.clock, letters, metrics, jitter)
         self.expiry = Expiry(config, clocked, letters)
         speech = (encoder, tasks, letters)
-        self.takeover = TakeOver(config, definitions, topics, ports, speech, memory, self.dispatcher, metrics, partitions)
+        self.takeover = TakeOver(
+            config, definitions, topics, ports, speech, memory, self.dispatcher, metrics, partitions
+        )
         self.gauges = Gauges(config, (self.log, self.clock), self.cache, metrics)
         self.readiness = Readiness(self)
         self._stopping = threading.Event()
@@ -280,7 +282,9 @@ class Coordinator:
     def _touch_idle(self, work: Work) -> None:
         """When nothing else is committed for a while, record what the broker has confirmed since."""
         crowded = bool(self._resting)
-        if not work.empty() or (not crowded and self.clock.monotonic() - self.committed_at < self.config.confirm_idle_s):
+        if not work.empty() or (
+            not crowded and self.clock.monotonic() - self.committed_at < self.config.confirm_idle_s
+        ):
             return
         slow_s = 0.0 if crowded else self.config.sync_row_s
         work.touched.update(partition for _, partition in self.dispatcher.slow_sync(slow_s))

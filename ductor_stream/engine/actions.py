@@ -90,4 +90,6 @@ class TellParent(msgspec.Struct, frozen=True, gc=False):
     event: ChildFinished
 
 
-Action = DispatchAttempt | CloseAttempt | RecordLate | StopAttempt | EmitLifecycle | StartChild | CommandChild | TellParent
+Action = (
+    DispatchAttempt | CloseAttempt | RecordLate | StopAttempt | EmitLifecycle | StartChild | CommandChild | TellParent
+)

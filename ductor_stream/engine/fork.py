@@ -65,7 +65,9 @@ def _signals(record: Record) -> list[CarriedSignal]:
 def _closes(record: Record) -> bool:
     """Whether this event ends the run, if it is open. What came after the end was answered by a rejection."""
     event = record.event
-    if isinstance(event, (RunTimedOut, Condemned)) or (isinstance(event, CommandReceived) and event.kind == "terminate"):
+    if isinstance(event, (RunTimedOut, Condemned)) or (
+        isinstance(event, CommandReceived) and event.kind == "terminate"
+    ):
         return True
     return any(isinstance(decision, (Completed, Failed, Cancelled)) for decision in record.decisions or ())
 

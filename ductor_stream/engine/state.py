@@ -198,15 +198,7 @@ class Cancelled(Decision, frozen=True, tag="cancelled"):
 
 
 AnyDecision = (
-    NodeCreated
-    | NodeDropped
-    | SignalTaken
-    | Patched
-    | ViewSet
-    | ContinuedAsNew
-    | Completed
-    | Failed
-    | Cancelled
+    NodeCreated | NodeDropped | SignalTaken | Patched | ViewSet | ContinuedAsNew | Completed | Failed | Cancelled
 )
 
 

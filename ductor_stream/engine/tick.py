@@ -200,5 +200,3 @@ class _Pass:
         if self.live is not None:
             self.live.abandon()
             self.live = None
-
-

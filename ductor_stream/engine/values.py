@@ -62,7 +62,9 @@ MAX_VALUE_NESTING = 200
 def limited(raw: bytes, name: str) -> bytes:
     """The same JSON, if it fits on the wire. Raises PayloadTooLarge, and InvalidValue when it is nested too deeply."""
     if len(raw) > MAX_VALUE_BYTES:
-        raise PayloadTooLarge(f"{name} has {len(raw):,} bytes, {MAX_VALUE_BYTES:,} are the limit: pass a reference to it")
+        raise PayloadTooLarge(
+            f"{name} has {len(raw):,} bytes, {MAX_VALUE_BYTES:,} are the limit: pass a reference to it"
+        )
     if too_deep(raw, MAX_VALUE_NESTING):
         raise InvalidValue(f"{name} is nested more than {MAX_VALUE_NESTING} levels deep")
     return raw

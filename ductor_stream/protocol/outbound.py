@@ -79,7 +79,9 @@ class Encoder:
             attempt=node.attempt,
             step=node.name,
             input=Raw(node.input or b"[]"),
-            idempotency_key=idempotency_key(self._topics.namespace, run_id, node.key_execution or execution, node.node_id),
+            idempotency_key=idempotency_key(
+                self._topics.namespace, run_id, node.key_execution or execution, node.node_id
+            ),
             dispatched_at=rfc3339(now_ms),
             start_to_close_ms=options.start_to_close_ms,
             schedule_to_start_ms=options.schedule_to_start_ms,

@@ -26,7 +26,9 @@ def test_the_next_try_of_a_local_attempt_is_given_up_too() -> None:
     heartbeats = Heartbeats()
     heartbeats.hear(ROW, None)
     heartbeats.forget(("r", 1, "1"))
-    heartbeats.hear(msgspec.structs.replace(ROW, generation=2, token=None, heard_at=5_000, beat_at=5_000), StepOptions())
+    heartbeats.hear(
+        msgspec.structs.replace(ROW, generation=2, token=None, heard_at=5_000, beat_at=5_000), StepOptions()
+    )
     assert [code for _, code in heartbeats.due(15_000)] == ["worker_lost"]
 
 

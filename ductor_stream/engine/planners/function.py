@@ -54,7 +54,9 @@ class FunctionLive:
 
     def __init__(self, definition: WorkflowDefinition, header: Header) -> None:
         self.definition = definition
-        self.info = RunInfo(header.run_id, header.origin or header.execution, header.workflow, header.version, header.started_at)
+        self.info = RunInfo(
+            header.run_id, header.origin or header.execution, header.workflow, header.version, header.started_at
+        )
         self.loop = WorkflowLoop(now=header.started_at / 1000, timers=self)
         self.log_lines: list[tuple[str, str, dict[str, object]]] = []
         self._input = header.input

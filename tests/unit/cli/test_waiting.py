@@ -68,7 +68,12 @@ def test_a_heartbeat_of_an_older_generation_says_nothing() -> None:
 
 
 def test_a_step_backs_off() -> None:
-    node = charge(status="backoff", due_at=T0 + 60_000, attempt=3, last_failure=Failure("step_failed", "BankClosed", "until Monday"))
+    node = charge(
+        status="backoff",
+        due_at=T0 + 60_000,
+        attempt=3,
+        last_failure=Failure("step_failed", "BankClosed", "until Monday"),
+    )
     assert sentence(run(node)) == (
         "step charge backs off until 2026-01-01T00:01:00Z, attempt 3 next after BankClosed: until Monday (node 1)"
     )

@@ -28,9 +28,7 @@ SCALE = float(os.environ.get("DUCTOR_TEST_SCALE", "1"))
 """How many times the default number of examples the property tests try."""
 
 # A busy machine is no reason to fail: neither deadlines nor the health check that measures the drawing of examples.
-settings.register_profile(
-    "engine", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
-)
+settings.register_profile("engine", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 
 
 def examples(count: int) -> settings:
