@@ -9,6 +9,7 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
+from ductor_stream import app_work
 from ductor_stream.declarations import (
     AsyncStep,
     Executor,
@@ -24,6 +25,7 @@ from ductor_stream.definitions import build
 from ductor_stream.definitions.signature import Subject, locals_around, origin_of, origin_of_caller
 from ductor_stream.errors import InvalidConfig, InvalidDefinition
 from ductor_stream.protocol.topics import Topics
+from ductor_stream.work import Connector
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -59,7 +61,7 @@ class WorkflowDecorator(Protocol):
     def __call__(self, function: Callable[[Run, In], Coroutine[Any, Any, Out]], /) -> Workflow[In, Out]: ...
 
 
-class App:
+class App(app_work.DeclaresWork):
     """The declarations of one namespace: its steps, workflows, signals and resources.
 
     ``namespace`` names the topics (``ductor.<namespace>.*``), the groups and the rows; 1 to 64 characters,
@@ -230,8 +232,8 @@ class App:
         return found[-1]
 
     def queues(self, *, external: bool = True) -> tuple[str, ...]:
-        """Queues of the declared steps, sorted; without ``external`` only of those whose function is here."""
-        steps = (step for step in self.steps.values() if external or step.function is not None)
+        """Queues of the declared steps, sorted; without ``external`` only of those that a worker of this app runs."""
+        steps = (each for each in self.steps.values() if external or each.function or isinstance(each, Connector))
         return tuple(sorted({step.definition.options.queue for step in steps}))
 
     async def serve(
@@ -249,6 +251,12 @@ class App:
 
         wanted = tuple(queues) if queues is not None else self.queues(external=False)
         await serve(self, settings if settings is not None else load(), wanted, concurrency)
+
+    def _declared(self, step: Step[..., Any]) -> None:
+        self._add(self.steps, step.name, step)
+
+    def _here(self, kind: str, name: str) -> Subject:
+        return _here(kind, name)
 
     def _add(self, declared: dict[Any, Any], key: Any, thing: Any) -> None:
         _refuse_second(declared, key, thing)
@@ -275,8 +283,8 @@ def _here(kind: str, name: str) -> Subject:
 
 
 def _caller() -> Any:
-    """The nearest frame outside this module: the user's."""
+    """The nearest frame outside this module and its other half: the user's."""
     frame = inspect.currentframe()
-    while frame is not None and frame.f_globals is globals():
+    while frame is not None and (frame.f_globals is globals() or frame.f_globals is vars(app_work)):
         frame = frame.f_back
     return frame

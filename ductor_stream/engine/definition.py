@@ -81,12 +81,14 @@ class StepDefinition(msgspec.Struct, frozen=True):
     """A step as a workflow sees it. ``bind(args, kwargs)`` gives its input: a JSON array of the positional arguments.
 
     ``bind`` raises TypeError as a wrong call would, and InvalidValue with the path to a field that does not fit.
+    ``value_of`` makes the workflow's value of the decoded output (a rule's verdict has more than that); None: it is it.
     """
 
     name: str
     options: StepOptions
     bind: Callable[[tuple[Any, ...], dict[str, Any]], bytes]
     output_type: Any
+    value_of: Callable[[Any], Any] | None = None
 
 
 class SignalDefinition(msgspec.Struct, frozen=True):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from ductor_stream.app import App
 from ductor_stream.config import Settings
+from ductor_stream.connectors.binding import runnable_steps
 from ductor_stream.errors import TransientError
 from ductor_stream.kafka.task_log import KafkaTaskLog, TaskLogConfig
 from ductor_stream.protocol.registry import ConfluentRegistry
@@ -34,9 +35,13 @@ def codec_for(settings: Settings) -> WorkerCodec:
 def open_worker(
     app: App, settings: Settings, metrics: Metrics, queues: Sequence[str], concurrency: int
 ) -> tuple[WorkerService, Executor, KafkaTaskLog]:
-    """A worker that may run, what runs its attempts, and its log, which it closes at its end. Raises InvalidConfig."""
+    """A worker that may run, what runs its attempts, and its log, which it closes at its end.
+
+    Raises InvalidConfig, InvalidDefinition.
+    """
     clock = MachineClock()
     topics = settings.topics(app.namespace)
+    steps = runnable_steps(app, settings)
     log = KafkaTaskLog(
         TaskLogConfig(
             bootstrap=settings.need_kafka(),
@@ -46,7 +51,7 @@ def open_worker(
             protocol=settings.kafka_protocol,
         )
     )
-    executor = Executor(ExecutorConfig(app.steps, worker_name(), clock, metrics, codec_for(settings)))
+    executor = Executor(ExecutorConfig(steps, worker_name(), clock, metrics, codec_for(settings)))
     config = WorkerConfig(
         queues=queues,
         concurrency=concurrency,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -135,7 +135,7 @@ class FunctionLive:
         match fact:
             case StepDone(node_id, output):
                 if step := self._steps.pop(node_id, None):
-                    self._resolve(step[1], output, step[0].output_type)
+                    self._resolve(step[1], output, step[0].output_type, step[0].value_of)
             case TimerDue(node_id):
                 self.loop.fire(self._timers.pop(node_id))
             case SignalArrived():
@@ -204,11 +204,15 @@ class FunctionLive:
         """Where the workflow function waits; once it has ended, where it begins."""
         return where(self._root) or first_line(self.definition.function)
 
-    def _resolve(self, future: asyncio.Future[Any], raw: bytes, type: Any) -> None:
+    def _resolve(
+        self, future: asyncio.Future[Any], raw: bytes, type: Any, value_of: Callable[[Any], Any] | None = None
+    ) -> None:
         try:
-            future.set_result(values.decode(raw, type))
+            found = values.decode(raw, type)
         except InvalidValue as error:
             future.set_exception(error)
+        else:
+            future.set_result(found if value_of is None else value_of(found))
 
     # -- deciding ---------------------------------------------------------------------------
 
