@@ -35,6 +35,7 @@ from ductor_stream.errors import (
     TransientError,
     UsageError,
 )
+from ductor_stream.work import HttpRequest, HttpStep, KafkaRecord, KafkaStep, Row, Rule, Secret, Verdict
 
 if TYPE_CHECKING:
     from ductor_stream.client.handle import RunHandle
@@ -48,14 +49,20 @@ __all__ = [
     "Client",
     "CurrentAttempt",
     "DuctorError",
+    "HttpRequest",
+    "HttpStep",
     "InvalidConfig",
     "InvalidDefinition",
     "InvalidValue",
+    "KafkaRecord",
+    "KafkaStep",
     "OutcomeError",
     "PayloadTooLarge",
     "Resource",
     "Retry",
     "RetryableError",
+    "Row",
+    "Rule",
     "Run",
     "RunCancelled",
     "RunExists",
@@ -64,6 +71,7 @@ __all__ = [
     "RunNotFound",
     "RunTerminated",
     "RunTimedOut",
+    "Secret",
     "Signal",
     "Step",
     "StepCancelled",
@@ -75,6 +83,7 @@ __all__ = [
     "TransientError",
     "UsageError",
     "Use",
+    "Verdict",
     "Workflow",
     "current_attempt",
 ]

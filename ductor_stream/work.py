@@ -63,6 +63,7 @@ class Rule(PlainStep[P, R]):
     ) -> None:
         super().__init__(definition, parameters, decider.decide, origin=origin)
         self.version = version
+        self.decider = decider
         self.digest = decider.digest
         """Names its content: other rows, other digest."""
 

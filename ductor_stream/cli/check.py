@@ -13,6 +13,13 @@ import click
 import msgspec
 
 from ductor_stream.app import App
+from ductor_stream.cli.declared_work import (
+    DeclaredConnector,
+    DeclaredRule,
+    alike_rows,
+    connectors_of,
+    rules_of,
+)
 from ductor_stream.cli.determinism import Finding, SourceModule, read_function, run_parameter
 from ductor_stream.cli.failures import FAILED, end
 from ductor_stream.cli.loading import load_app
@@ -33,6 +40,8 @@ class Reviewed(msgspec.Struct, frozen=True):
     ignored: int
     unread: list[str]
     """Workflows whose source cannot be read (typed into a shell, say)."""
+    rules: list[DeclaredRule] = []
+    connectors: list[DeclaredConnector] = []
 
 
 @click.command()
@@ -42,7 +51,8 @@ def check(app: str, as_json: bool) -> None:
     """Find by reading what breaks determinism in an app's workflows. Exit code 1 when something is found.
 
     Read are workflow functions and the plain functions of yours that they call. The comment `# ductor: ignore`
-    silences a line.
+    silences a line. Rules and connectors are listed, with the secrets that workers need; rows of a decision table that
+    cannot be told apart are found.
     """
     found = review(load_app(app))
     value = {"ok": not found.findings, **msgspec.to_builtins(found)}
@@ -59,6 +69,11 @@ def _show(found: Reviewed) -> None:
     for name in found.unread:
         click.echo(f"not read: {name} has no source file")
     silenced = f", {found.ignored} silenced" if found.ignored else ""
+    for rule in found.rules:
+        click.echo(f"rule {rule.name} version {rule.version} ({rule.policy}, digest {rule.digest})")
+    for connector in found.connectors:
+        needs = f", needs the secrets {', '.join(connector.secrets)}" if connector.secrets else ""
+        click.echo(f"connector {connector.name} on queue {connector.queue}: {connector.target}{needs}")
     told = f"{len(found.findings)} found" if found.findings else "nothing found"
     click.echo(f"{told} in {found.workflows} workflow(s), {found.functions} function(s){silenced}")
 
@@ -66,7 +81,7 @@ def _show(found: Reviewed) -> None:
 def review(app: App) -> Reviewed:
     """Read every workflow of an app, and the user's own plain functions that it calls, directly or not."""
     waiting: list[tuple[Any, bool]] = [(each.definition.function, True) for each in app.workflows.values()]
-    seen, findings, ignored, unread = set[Any](), set[Finding](), 0, list[str]()
+    seen, findings, ignored, unread = set[Any](), set(alike_rows(app)), 0, list[str]()
     modules: dict[str, SourceModule | None] = {}
     while waiting:
         given, is_workflow = waiting.pop()
@@ -83,7 +98,8 @@ def review(app: App) -> Reviewed:
         findings.update(reading.findings)
         ignored += reading.ignored
         waiting += [(other, False) for other in _followed(function, reading.used)]
-    return Reviewed(sorted(findings), len(app.workflows), len(seen), ignored, sorted(unread))
+    counts = (len(app.workflows), len(seen), ignored)
+    return Reviewed(sorted(findings), *counts, sorted(unread), rules_of(app), connectors_of(app))
 
 
 def _module(function: FunctionType, modules: dict[str, SourceModule | None]) -> SourceModule | None:

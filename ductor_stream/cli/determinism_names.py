@@ -41,6 +41,10 @@ def imports_of(nodes: Iterator[ast.AST]) -> dict[str, str]:
     return found
 
 
+_DECLARED = frozenset({"external_step", "decision_table", "expression", "http_step", "kafka_step"})
+"""Methods of an app that give a step without a function."""
+
+
 class ModuleNames:
     """Names of a module: imports, what it assigns, its functions and classes, and which of them are steps."""
 
@@ -57,7 +61,7 @@ class ModuleNames:
                     self.steps.add(node.name)
             for name in _bound(node):
                 self.assigned.add(name)
-                if isinstance(node, ast.Assign) and _is_external_step(node.value):
+                if isinstance(node, ast.Assign) and _is_declared_step(node.value):
                     self.steps.add(name)
 
 
@@ -92,8 +96,8 @@ def _names_step(decorator: ast.expr) -> bool:
     return isinstance(called, ast.Attribute) and called.attr == "step"
 
 
-def _is_external_step(value: ast.expr) -> bool:
-    return isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "external_step"
+def _is_declared_step(value: ast.expr) -> bool:
+    return isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in _DECLARED
 
 
 class FunctionNames:

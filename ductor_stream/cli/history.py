@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from ductor_stream.cli.description import error_text, moment
+from ductor_stream.cli.verdicts import verdict_line
 from ductor_stream.engine.events import (
     AttemptFinished,
     AttemptTimedOut,
@@ -103,8 +104,8 @@ def _event_line(record: Record, names: dict[tuple[int, str], str]) -> str:
         case RunStarted(workflow, version):
             return f"started {workflow} version {version}"
         case AttemptFinished() as report:
-            told = f": {error_text(report.failure)}" if report.failure is not None else ""
-            return f"{named(report.node_id)} {report.outcome}{told}"
+            told = error_text(report.failure) if report.failure is not None else verdict_line(report.output)
+            return f"{named(report.node_id)} {report.outcome}" + (f": {told}" if told else "")
         case AttemptTimedOut() as given_up:
             return f"{named(given_up.node_id)} given up: {given_up.code}"
         case TimerFired() as fired:

@@ -19,6 +19,7 @@ _COMMANDS: dict[str, str] = {
     "demo": "demo:demo",
     "env": "environment:env",
     "check": "check:check",
+    "decide": "deciding:decide",
     "replay": "replay:replay",
     "doctor": "doctor:doctor",
     "config": "configuration:config",

@@ -10,6 +10,7 @@ from ductor_stream.cli.connection import namespace_of
 from ductor_stream.cli.description import moment, nodes_of
 from ductor_stream.cli.history import plain
 from ductor_stream.cli.surroundings import surroundings
+from ductor_stream.cli.verdicts import explained
 from ductor_stream.cli.waiting import why
 from ductor_stream.config import Settings
 from ductor_stream.engine.fork import lineage
@@ -66,6 +67,7 @@ def shown(reader: RunReader, row: RunRow, settings: Settings) -> dict[str, Any]:
     own = lineage(records, row.execution)
     state = rebuild(row.run_id, own)
     beats = {beat.node_id: beat for beat in reader.beats(row) if beat.execution == row.execution}
+    decided = explained(own)
     outcome = {"error": _json(row.error)} if row.error is not None else {"result": _json(row.result)}
     return {
         **listed(row),
@@ -74,7 +76,9 @@ def shown(reader: RunReader, row: RunRow, settings: Settings) -> dict[str, Any]:
         "view": _json(row.header.view),
         "parent": row.header.parent.run_id if row.header.parent is not None else None,
         "input": plain(state.header.input),
-        "nodes": [msgspec.structs.asdict(node) for node in nodes_of(state, own, beats)],
+        "nodes": [
+            {**msgspec.structs.asdict(node), **decided.get(node.node_id, {})} for node in nodes_of(state, own, beats)
+        ],
         "attempts": [_attempt(line) for line in reader.attempts(row.run_id)],
     }
 

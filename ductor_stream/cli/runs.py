@@ -14,6 +14,7 @@ from ductor_stream.cli.failures import FAILED, OK, end
 from ductor_stream.cli.history import history_rows, history_values
 from ductor_stream.cli.output import answer, print_fields, print_json, print_table
 from ductor_stream.cli.reading import get_run, listed, open_reader, shown, whole_history
+from ductor_stream.cli.verdicts import explained_lines
 from ductor_stream.engine.state import CLOSED
 from ductor_stream.errors import RunNotFound
 from ductor_stream.store.rows import HistoryEntry, RunRow
@@ -61,6 +62,8 @@ def _show_run(run: dict[str, Any]) -> None:
         click.echo()
         columns = ("node_id", "kind", "name", "status", "generation", "attempts", "queue", "worker", "child", "error")
         print_table(columns, run["nodes"], hide_empty=("queue", "worker", "child", "error"))
+    if decided := explained_lines(run["nodes"]):
+        click.echo("\n" + "\n".join(decided))
 
 
 @runs.command()

@@ -10,11 +10,13 @@ from typing import Any
 import click
 import msgspec
 
+from ductor_stream.app import App
 from ductor_stream.cli.connection import settings_for
 from ductor_stream.cli.loading import load_app
 from ductor_stream.cli.output import answer
-from ductor_stream.kafka.acls import PROCESSES, Acl, acls_for
+from ductor_stream.kafka.acls import PROCESSES, Acl, acls_for, published_acls
 from ductor_stream.store.grants import ROLES, apply_grants, statements
+from ductor_stream.work import KafkaStep
 
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -41,8 +43,17 @@ def acls(
     for process in processes or [name for name in PROCESSES if name != "serve"]:
         own = tuple(queues) if queues and process == "worker" else loaded.queues()
         who = principal.replace("{namespace}", topics.namespace).replace("{process}", process)
-        found.append({"process": process, "principal": who, "acls": acls_for(process, topics, own)})
+        needed = acls_for(process, topics, own)
+        if process in ("worker", "serve"):
+            needed = sorted({*needed, *published_acls(_published(loaded, own))})
+        found.append({"process": process, "principal": who, "acls": needed})
     answer(msgspec.to_builtins(found), as_json, lambda _: _show_acls(found))
+
+
+def _published(app: App, queues: Sequence[str]) -> list[str]:
+    """Topics of the Kafka steps on these queues."""
+    steps = [step for step in app.steps.values() if isinstance(step, KafkaStep)]
+    return [step.record.topic for step in steps if step.definition.options.queue in queues]
 
 
 def _show_acls(found: Sequence[dict[str, Any]]) -> None:

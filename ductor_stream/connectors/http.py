@@ -64,9 +64,8 @@ class Sender:
         """Send it. Raises RetryableError and TerminalError, as the declaration says."""
         plain = msgspec.json.decode(values.encode(input[0])) if input else None
         secrets: list[str] = []
-        request = self._built(plain, secrets)
         try:
-            response = await client.send(request, stream=True)
+            response = await client.send(self._built(plain, secrets), stream=True)
             try:
                 content = await self._read(response)
             finally:

@@ -84,6 +84,8 @@ def kafka_step(subject: Subject, record: KafkaRecord, input: Any, options: Mappi
     definition, parameters = _step(subject, (input, None), KAFKA_OPTIONS, options)
     if not re.fullmatch(rf"[A-Za-z0-9._-]{{1,{MAX_TOPIC}}}", record.topic) or record.topic in (".", ".."):
         raise subject.refuse(f"topic is {record.topic!r}; use 1 to {MAX_TOPIC} characters of A-Z a-z 0-9 . _ -")
+    if record.topic.startswith("ductor."):
+        raise subject.refuse(f"topic is {record.topic!r}; those of the engine are not published to: use a client")
     for name, text in {
         "key": record.key or "",
         **{f"header {name!r}": v for name, v in record.headers.items()},

@@ -102,5 +102,10 @@ def acls_for(process: str, topics: Topics, queues: Sequence[str]) -> list[Acl]:
     return sorted(set(PROCESSES[process](topics, queues)))
 
 
+def published_acls(names: Iterable[str]) -> list[Acl]:
+    """What a worker needs beyond for the topics that Kafka steps publish to."""
+    return _topics("write", names)
+
+
 def _topics(operation: Literal["read", "write", "describe", "create"], names: Iterable[str]) -> list[Acl]:
     return [Acl("topic", name, operation) for name in names]

@@ -14,6 +14,7 @@ from ductor_stream.engine.ids import Fence, idempotency_key
 from ductor_stream.engine.state import Node
 from ductor_stream.errors import InvalidValue, UsageError
 from ductor_stream.protocol.worker import Task
+from ductor_stream.work import Connector
 from ductor_stream.worker.context import CurrentAttempt, StopFlag, running_attempt
 from ductor_stream.worker.outcomes import Outcome, raised, rejected, returned
 
@@ -74,7 +75,8 @@ class Steps:
     async def _call(self, step: Step[..., Any], arguments: list[Any]) -> Any:
         fake = self._fakes.get(step.name)
         if fake is None and step.function is None:
-            raise UsageError(f"step {step.name!r} is external: give the test a function for it by env.replace(…)")
+            kind = "a connector, and tests reach nothing outside" if isinstance(step, Connector) else "external"
+            raise UsageError(f"step {step.name!r} is {kind}: give the test a function for it by env.replace(…)")
         if fake is not None:
             positional, named = step.parameters.call(arguments)
             result = fake(*positional, **named)
