@@ -57,6 +57,10 @@ class Steps:
         step = self._app.steps.get(node.name)
         if step is None:
             return rejected("step_unknown", f"step {node.name!r} is not declared in this app")
+        if step.function is None and step.name not in self._fakes:
+            # The test's fault and no failure of an attempt, which would be tried again.
+            kind = "a connector, and tests reach nothing outside" if isinstance(step, Connector) else "external"
+            raise UsageError(f"step {step.name!r} is {kind}: give the test a function for it by env.replace(…)")
         try:
             arguments = step.decode_input(node.input)
         except InvalidValue as error:
@@ -74,9 +78,6 @@ class Steps:
 
     async def _call(self, step: Step[..., Any], arguments: list[Any]) -> Any:
         fake = self._fakes.get(step.name)
-        if fake is None and step.function is None:
-            kind = "a connector, and tests reach nothing outside" if isinstance(step, Connector) else "external"
-            raise UsageError(f"step {step.name!r} is {kind}: give the test a function for it by env.replace(…)")
         if fake is not None:
             positional, named = step.parameters.call(arguments)
             result = fake(*positional, **named)
