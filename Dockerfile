@@ -16,7 +16,7 @@ COPY pyproject.toml requirements.lock README.md LICENSE ./
 COPY schemas schemas
 COPY examples/orders examples/orders
 COPY ductor_stream ductor_stream
-# EXTRAS=[registry] adds the client of a schema registry. The lock keeps to the versions that were tested.
+# EXTRAS=[registry] adds the client of a schema registry, [connectors,rules] what such steps need. The lock keeps to the versions that were tested.
 ARG EXTRAS=
 RUN pip install --no-cache-dir --disable-pip-version-check --constraint requirements.lock ".${EXTRAS}"
 ARG APP=examples/orders

@@ -80,7 +80,7 @@ def start(rig: Rig, *run_ids: str) -> None:
 def everywhere(rig: Rig, fleet: Fleet, topic: str) -> str:
     """All that Kafka, Postgres and the logs have of this namespace."""
     found = [member.log for member in fleet.members]
-    for name in [topic, *(plan.name for plan in rig.plans)]:
+    for name in [topic, *(each.name for each in rig.plans)]:
         for message in rig.read(name):
             found += [repr(message.value()), repr(message.headers())]
     tables = rig.rows("select table_name from information_schema.tables where table_name like 'eec\\_%%'")
