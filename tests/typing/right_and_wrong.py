@@ -10,7 +10,21 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, assert_type
 
-from ductor_stream import App, Client, Resource, Retry, Run, RunHandle, SyncClient, SyncRunHandle, Use, Workflow
+from ductor_stream import (
+    App,
+    Client,
+    HttpRequest,
+    KafkaRecord,
+    Resource,
+    Retry,
+    Row,
+    Run,
+    RunHandle,
+    SyncClient,
+    SyncRunHandle,
+    Use,
+    Workflow,
+)
 
 app = App("shop")
 
@@ -49,6 +63,13 @@ async def nothing() -> None: ...
 
 ship = app.external_step("ship", queue="shipping", input=Order, output=str)
 ping = app.external_step("ping", output=bool)
+rate = app.decision_table("rate", rows=[Row("all", then="0.1")], input=Order, output=float)
+rates = app.decision_table("rates", rows=[Row("all", then="0.1")], input=Order, output=float, hit="collect")
+large = app.expression("large", "size(items) > 3", input=Order, output=bool, version="2", queue="rules")
+call = app.http_step("call", HttpRequest(method="POST", url="https://x.example/y"), input=Order, output=str)
+tell = app.http_step("tell", HttpRequest(method="POST", url="https://x.example/y"), input=Order, timeout=5)
+look = app.http_step("look", HttpRequest(method="GET", url="https://x.example/y"), output=str)
+publish = app.kafka_step("publish", KafkaRecord(topic="orders"), input=Order)
 approved = app.signal("approved", bool)
 names = app.signal("names", list[str])
 
@@ -71,6 +92,19 @@ async def fulfil(run: Run, order: Order) -> str:
         task = group.create_task(run.step(reserve, "a"))
     assert_type(task.result(), int)
 
+    assert_type(await run.step(rate, order), float)
+    assert_type(await run.step(rates, order), list[float])
+    assert_type(await run.step(large.options(timeout=1), order), bool)
+    assert_type(await run.step(call, order), str)
+    assert_type(await run.step(tell, order), None)
+    assert_type(await run.step(look), str)
+    assert_type(await run.step(publish, order), None)
+
+    await run.step(rate, 7)  # wrong
+    await run.step(large)  # wrong
+    await run.step(call, "order-1")  # wrong
+    await run.step(look, order)  # wrong
+    await run.step(publish, 7)  # wrong
     await run.step(charge, 7)  # wrong
     await run.step(charge)  # wrong
     await run.step(charge, order, times="3")  # wrong
@@ -108,6 +142,8 @@ def misspelt() -> None: ...
 
 
 async def outside(order: Order) -> None:
+    assert_type(rate(order), float)
+    assert_type(rate.decide(order), Verdict[float])
     assert_type(await charge(order), str)
     assert_type(reserve("a"), int)
     reserve(1)  # wrong

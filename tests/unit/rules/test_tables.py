@@ -119,6 +119,13 @@ def test_a_verdict_is_recorded_and_found_again() -> None:
     assert find_verdict(None) is None
 
 
+def test_what_is_recorded_has_the_defaults_of_the_output() -> None:
+    """A replay must give what was decided, whatever the class has as its default by then."""
+    rule = table(hit="first")
+    raw = rule.encode_output(rule.decide(Order(101.0, Customer("basic"), ["pen"])))
+    assert msgspec.json.decode(raw)["value"] == {"rate": 0.05, "reason": "none"}
+
+
 def test_the_digest_is_that_of_the_content() -> None:
     assert table().digest == table(version="2").digest
     assert table().digest != table(hit="first").digest
@@ -251,6 +258,26 @@ def test_values_of_python_in_cel(text: str) -> None:
     rule = App("t").expression("ask", text, input=Facts, output=bool)
     assert rule(FACTS) is True
     assert rule.decide(FACTS).why() == f"ask version 1: {text}"
+
+
+@dataclass(frozen=True)
+class Line:
+    sku: str
+    pieces: int = 1
+
+
+@dataclass
+class Basket:
+    lines: list[Line]
+    first: Line
+    note: str | None = None
+
+
+def test_defaults_that_json_did_not_have_are_facts_too() -> None:
+    text = "note == null && first.pieces == 1 && lines.all(line, line.pieces == 1)"
+    rule = App("t").expression("ask", text, input=Basket, output=bool)
+    facts = rule.decode_input(b'[{"lines": [{"sku": "a"}], "first": {"sku": "b"}}]')
+    assert rule(*facts) is True
 
 
 def test_values_of_cel_in_python() -> None:
