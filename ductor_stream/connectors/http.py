@@ -168,7 +168,8 @@ def retry_after_s(given: str | None, date: str | None) -> float | None:
             seconds = (until - now).total_seconds()
         except (ValueError, TypeError):
             return None
-    return min(max(0.0, seconds), LONGEST_WAIT_S)
+    # What is asked for takes the place of the policy's delay: "at once" would make ten attempts of no time at all.
+    return min(seconds, LONGEST_WAIT_S) if seconds > 0 else None
 
 
 def _said(error: Exception) -> str:

@@ -134,6 +134,23 @@ def test_a_rule_a_request_and_a_record_whose_worker_is_killed(
         rig.check()
 
 
+def test_serve_runs_them_in_its_own_process(
+    rig: Rig, server: HttpServer, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOP_TOKEN", SECRET)
+    server.answer(Answer(200, b'{"number": "r-1"}'))
+    folder = module(rig, "work", SHOP.replace("URL", server.url).replace("TOPIC", topic))
+    with fleet_of(rig) as fleet:
+        _create_topics(rig)
+        fleet.start("serve", folder=folder)
+        fleet.until_ready()
+        start(rig, *RUNS)
+        rig.until_status("completed", *RUNS, within_ms=60_000)
+        assert Counter(message.key().decode() for message in rig.read(topic)) == Counter(RUNS)
+        assert Counter(asked.json["id"] for asked in server.asked) == Counter(RUNS)
+        rig.check()
+
+
 def _create_topics(rig: Rig) -> None:
     """The rig knows the queue ``default`` alone."""
     rig.plans = plan(rig.topics, ["default", "web"], partitions=rig.partitions)

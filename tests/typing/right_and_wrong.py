@@ -23,6 +23,7 @@ from ductor_stream import (
     SyncClient,
     SyncRunHandle,
     Use,
+    Verdict,
     Workflow,
 )
 

@@ -240,11 +240,12 @@ def test_a_field_that_is_null_is_an_error_of_the_input(server: HttpServer) -> No
     [
         (None, None, None),
         ("120", None, 120.0),
-        ("-5", None, 0.0),
+        ("-5", None, None),
+        ("0", None, None),
         ("999999999", None, 86_400.0),
         ("soon", None, None),
         ("Wed, 01 May 2030 12:01:00 GMT", "Wed, 01 May 2030 12:00:00 GMT", 60.0),
-        ("Wed, 01 May 2030 11:00:00 GMT", "Wed, 01 May 2030 12:00:00 GMT", 0.0),
+        ("Wed, 01 May 2030 11:00:00 GMT", "Wed, 01 May 2030 12:00:00 GMT", None),
         ("Wed, 01 May 2030 11:00:00", "nonsense", None),
     ],
 )
