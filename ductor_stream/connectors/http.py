@@ -75,7 +75,7 @@ class Sender:
             raise TerminalError(f"{self._named}: {_said(error)}", type="InvalidRequest") from None
         except httpx.TransportError as error:
             raise RetryableError(f"{self._named}: {_said(error)}", type="HTTPConnectionError") from None
-        return self._answer(response, redacted(content, secrets))
+        return self._answer(response, redacted(content, secrets), secrets)
 
     # -- what is sent -----------------------------------------------------------------------
 
@@ -115,7 +115,7 @@ class Sender:
 
     async def _read(self, response: httpx.Response) -> bytes:
         limit, content = self._request.max_response_bytes, bytearray()
-        if response.headers.get("Content-Encoding", "identity").lower() != "identity":
+        if response.is_success and response.headers.get("Content-Encoding", "identity").lower() != "identity":
             raise TerminalError(
                 f"{self._named}: the answer is compressed, though it must not be", type="InvalidResponse"
             )
@@ -128,13 +128,13 @@ class Sender:
                 break  # of an error an excerpt is enough
         return bytes(content)
 
-    def _answer(self, response: httpx.Response, content: bytes) -> Any:
+    def _answer(self, response: httpx.Response, content: bytes, secrets: list[str]) -> Any:
         status = response.status_code
         if response.is_success:
             return self._decoded(content)
         details = {"status": status, "body": content[:EXCERPT].decode(errors="replace")}
         if "Location" in response.headers:
-            details["location"] = response.headers["Location"]
+            details["location"] = redacted(response.headers["Location"].encode(), secrets).decode()
         message, type_ = f"{self._named}: status {status}", f"HTTP{status}"
         if status in self._request.retry_on:
             wait = retry_after_s(response.headers.get("Retry-After"), response.headers.get("Date"))

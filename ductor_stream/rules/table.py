@@ -17,7 +17,7 @@ from ductor_stream.shapes import Field, fields_of, shape_of, with_defaults
 
 MAX_ROWS = 1_000
 MAX_COLUMNS = 50
-"""Of conditions, and of results. A table beyond is data, and belongs into a database that a step asks."""
+"""Rows, and conditions of a row. A table beyond is data, and belongs into a database that a step asks."""
 
 RESULT = "result"
 """The name of the only column of results where the output is no object."""

@@ -199,6 +199,8 @@ def test_a_secret_never_leaves_by_result_error_or_log(
     told = []
     for answer in (
         echo,
+        Answer(302, b"", {"Location": f"{server.url}/?token={SECRET}"}),
+        Answer(503, echo.body, {"Content-Encoding": "gzip"}),
         Answer(500, echo.body),
         Answer(400, echo.body),
         Answer(breaks=True),
