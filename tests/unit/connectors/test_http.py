@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +19,7 @@ from worker_rigs import Reported, bench
 from ductor_stream import App, HttpRequest, Secret
 from ductor_stream.config import Settings
 from ductor_stream.connectors.binding import runnable_steps
-from ductor_stream.connectors.http import retry_after_s
+from ductor_stream.connectors.http import open_client, retry_after_s
 
 SECRET = "s3cr3t-of-the-shop"
 
@@ -67,6 +69,7 @@ def test_a_post_sends_the_input_and_gives_the_answer(server: HttpServer) -> None
     assert asked.json == {"id": "a/b c", "total": 2.5, "note": "é&?"}
     assert asked.headers["X-Order"] == "order a/b c"
     assert asked.headers["Accept"] == "text/x"
+    assert asked.headers["Accept-Encoding"] == "identity"
     assert asked.headers["Content-Type"] == "application/json"
     assert asked.headers["Idempotency-Key"] == "t/k%C3%A4se 1/1/3"
 
@@ -223,6 +226,13 @@ def test_cookies_of_one_run_are_not_seen_by_another(server: HttpServer) -> None:
             delivery = b.run("call", run_id=run_id)
             until(lambda d=delivery: d.result, what="the result")
     assert [one.headers.get("Cookie") for one in server.asked] == [None, None]
+
+    async def kept() -> int:
+        async with asynccontextmanager(open_client)() as client:
+            await client.get(server.url)
+            return len(client.cookies.jar)
+
+    assert asyncio.run(kept()) == 0
 
 
 @pytest.mark.parametrize("id", ["..", ".", ""])
