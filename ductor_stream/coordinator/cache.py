@@ -121,6 +121,8 @@ def _rebuilt(loaded: LoadedRun, raw_header: bytes) -> Cached:
     # A closed run is loaded without its records: nothing of it is open any more.
     history = lineage(records, header.execution)
     state = RunState(header) if header.status in CLOSED or not history else rebuild(loaded.run_id, history)
+    if history:
+        header.seq, header.now = state.header.seq, state.header.now
     state.header = header
     return Cached(loaded.record_version, state, history=records, journal_from=loaded.journal_from)
 

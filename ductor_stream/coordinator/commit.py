@@ -26,7 +26,7 @@ from ductor_stream.engine.actions import (
     TellParent,
 )
 from ductor_stream.engine.ids import Fence
-from ductor_stream.engine.state import Node, RunState, encode_header, encode_records
+from ductor_stream.engine.state import Node, RunState, encode_header, encode_records, goes_on
 from ductor_stream.engine.tick import wake_at
 from ductor_stream.errors import PoisonedRun, TransientError
 from ductor_stream.ports import (
@@ -191,7 +191,8 @@ class Committer:
         same_execution = before.state is not None and before.state.header.execution == header.execution
         # A retry or reset keeps the records of the execution that it comes from.
         journal_from = before.journal_from if same_execution or header.origin else version
-        wake = self._wake(one, state, tick.soonest)
+        same = goes_on(before.state, state)
+        wake = self._wake(one, state, tick.soonest, same)
         reason = ""
         if header.parked is not None:
             reason = f"{header.parked.code}: {header.parked.message}"
@@ -204,7 +205,7 @@ class Committer:
                 version=header.version,
                 execution=header.execution,
                 status=header.status,
-                header=encode_header(header),
+                header=None if same else encode_header(header),
                 entry=encode_records(tick.records),
                 epoch=owned.epoch,
                 journal_from=journal_from,
@@ -221,11 +222,17 @@ class Committer:
         live = None if state.closed else tick.live
         prepared.kept[one.run_id] = Cached(version, state, live, one.partition, (), journal_from, wake)
 
-    def _wake(self, one: Ticked, state: RunState, soonest: int | None) -> int | None:
+    def _wake(self, one: Ticked, state: RunState, soonest: int | None, same: bool) -> int | None:
         before = one.before.wake_at
+        if same and soonest is None and self._never_due(one.before) and not state.held:
+            return None
         if len(state.nodes) <= _EXACT_NODES or before is None or one.before.state is None:
             return wake_at(state)
         return min(before, soonest) if soonest is not None else before
+
+    def _never_due(self, before: Cached) -> bool:
+        """Whether nothing of the run was due at any time; of one that was just loaded that is not known."""
+        return before.live is not None and before.wake_at is None
 
     def _count(self, prepared: Prepared, one: Ticked, before: RunState | None, after: RunState) -> None:
         counters = prepared.batch.counters
@@ -280,7 +287,9 @@ class Committer:
         node = action.node
         assert node.options is not None
         queue = node.options.queue
-        count = counts.get(self._topics.tasks(queue))
+        here = self._reserve(prepared, queue, node.name)
+        # What runs here has no partition; if it has to be redriven, its key is as good as any.
+        count = None if here else counts.get(self._topics.tasks(queue))
         record = self._encoder.task(one.run_id, state.header.context, action, now, count)
         prepared.batch.attempts.append(dispatched(one.run_id, action, now))
         fence = Fence(one.run_id, action.execution, node.node_id, node.generation)
@@ -289,13 +298,21 @@ class Committer:
             event = refused(fence, f"it has {len(record.value):,} bytes, {MAX_RECORD_BYTES:,} are the limit")
             about = f"refused/{one.run_id}/{fence.execution}/{fence.node_id}/{fence.generation}"
             prepared.batch.inbox.append(InboxRow(one.partition, about, "engine", encode_event(one.run_id, event)))
+            if here and self._local is not None:
+                self._local.cancel_reservation(prepared.reserved.pop())
             return
-        if self._hands_over and self._local is not None and self._local.reserve(queue, node.name):
+        if here:
             prepared.sync.setdefault(one.partition, {})[fence] = record
             prepared.records.setdefault(one.partition, [])
-            prepared.reserved.append(queue)
         else:
             prepared.records.setdefault(one.partition, []).append(record)
+
+    def _reserve(self, prepared: Prepared, queue: str, step: str) -> bool:
+        """Whether the attempt runs in this process: then a slot is kept for it."""
+        if not self._hands_over or self._local is None or not self._local.reserve(queue, step):
+            return False
+        prepared.reserved.append(queue)
+        return True
 
     def _end(self, prepared: Prepared, one: Ticked, execution: int, node: Node) -> None:
         key = (one.run_id, execution, node.node_id)

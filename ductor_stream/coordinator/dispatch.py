@@ -68,9 +68,8 @@ class Dispatcher:
         row = Row(partition, seq, self._clock.monotonic(), sync=set(sync or ()))
         self._rows[partition].append(row)
         if sync and self._local is not None:
-            for fence, record in sync.items():
-                self._sync[fence] = row
-                self._local.run(record.value, record.key, record.headers)
+            self._sync.update(dict.fromkeys(sync, row))
+            self._local.run_all([(record.value, record.key, record.headers) for record in sync.values()])
         if records:
             self._log.produce(records, lambda failed: self._answered(partition, row, failed))
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 import msgspec
@@ -95,6 +96,8 @@ class Intake:
         self._audit(work, owned)
         for received in records:
             self._take_record(work, owned, received)
+        for topic, count in Counter(received.topic for received in records if received.partition in owned).items():
+            self._metrics.events[topic].inc(count)
         return work
 
     def poll(self, wait: float) -> list[Received]:
@@ -169,7 +172,6 @@ class Intake:
         index = INBOUND.index(received.topic)
         positions = work.positions.setdefault(received.partition, list(mine.offsets))
         positions[index] = received.offset + 1
-        self._metrics.events[received.topic].inc()
         topic_id = mine.topic_ids.get(self._inbound[index], "")
         try:
             message = self._decoder.decode(received, topic_id)
@@ -201,11 +203,11 @@ class Intake:
             return
         for key, value in self._local.results(timeout):
             received = Received("attempt-results", -1, -1, key, value, ())
-            home = partition_of(key, self._n)
-            if home not in owned:
-                self._by_topic(received, home)
-                continue
             try:
+                home = _home(key.decode(), self._n)
+                if home not in owned:
+                    self._by_topic(received, home)
+                    continue
                 message = self._decoder.decode(received, "")
             except DataError as error:
                 self._letters.add(work, home, received, error)

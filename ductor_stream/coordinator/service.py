@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from ductor_stream.coordinator.cache import RunCache, abandon
@@ -358,9 +359,10 @@ class Coordinator:
                 metrics.runs_resumed.inc()
             elif kind in ("completed", "failed", "cancelled", "terminated", "timed_out"):
                 metrics.runs_closed[kind].inc()
-        for row in prepared.batch.attempts:
-            if row.phase == "finished":
-                metrics.attempts_finished[row.outcome].inc()
+        for outcome, count in Counter(
+            row.outcome for row in prepared.batch.attempts if row.phase == "finished"
+        ).items():
+            metrics.attempts_finished[outcome].inc(count)
         sent = sum(map(len, prepared.sync.values()))
         if sent:
             metrics.attempts_dispatched["syncmatch"].inc(sent)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from struct import unpack
+
 import msgspec
 
 from ductor_stream.errors import InvalidValue
@@ -54,9 +56,9 @@ def murmur2(key: bytes) -> int:
     length = len(key)
     h = 0x9747B28C ^ length
     whole = length & ~3
-    for i in range(0, whole, 4):
-        k = (int.from_bytes(key[i : i + 4], "little") * _M) & _MASK
-        h = ((h * _M) & _MASK) ^ (((k ^ (k >> 24)) * _M) & _MASK)
+    for word in unpack(f"<{whole >> 2}I", key[:whole]):
+        k = (word * _M) & _MASK
+        h = ((h * _M) ^ ((k ^ (k >> 24)) * _M)) & _MASK
     if rest := length & 3:
         h = ((h ^ int.from_bytes(key[whole : whole + rest], "little")) * _M) & _MASK
     h = ((h ^ (h >> 13)) * _M) & _MASK

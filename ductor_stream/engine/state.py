@@ -277,6 +277,8 @@ class RunState(msgspec.Struct):
         return self.header.status in CLOSED
 
 
+_SEQ = Header.__struct_fields__.index("seq")
+"""``now`` comes right after it."""
 _encoder = msgspec.msgpack.Encoder()
 _header_decoder = msgspec.msgpack.Decoder(Header)
 _records_decoder = msgspec.msgpack.Decoder(tuple[int, list[Record]])
@@ -290,6 +292,14 @@ class UnknownFormat(Exception):
 def encode_header(header: Header) -> bytes:
     """MessagePack of a header."""
     return _encoder.encode(header)
+
+
+def goes_on(before: RunState | None, after: RunState) -> bool:
+    """Whether the header of an open run has changed in ``seq`` and ``now`` alone, which its records tell."""
+    if before is None or after.closed:
+        return False
+    old, new = msgspec.structs.astuple(before.header), msgspec.structs.astuple(after.header)
+    return old[:_SEQ] == new[:_SEQ] and old[_SEQ + 2 :] == new[_SEQ + 2 :]
 
 
 def decode_header(raw: bytes) -> Header:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class LocalWorkers(Protocol):
-    """Workers in the coordinator's own process. ``reserve`` is called before the commit, ``run`` after it."""
+    """Workers in the coordinator's own process. ``reserve`` is called before the commit, ``run_all`` after it."""
 
     def reserve(self, queue: str, step: str) -> bool:
         """Keep one slot for an attempt of that step; False when none is free or the step is not known here."""
@@ -15,8 +15,8 @@ class LocalWorkers(Protocol):
     def cancel_reservation(self, queue: str) -> None:
         """Give a reserved slot back (the commit failed)."""
 
-    def run(self, task: bytes, key: bytes, headers: Sequence[tuple[str, bytes]]) -> None:
-        """Execute a task (its JSON form, as it would stand on the topic) in a reserved slot."""
+    def run_all(self, tasks: Iterable[tuple[bytes, bytes, Sequence[tuple[str, bytes]]]]) -> None:
+        """Execute tasks in reserved slots: each its JSON form as it would stand on the topic, its key, its headers."""
 
     def results(self, timeout: float) -> list[tuple[bytes, bytes]]:
         """Finished attempts and heartbeats: (key, JSON value as it would stand on attempt-results).

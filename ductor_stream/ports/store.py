@@ -126,7 +126,9 @@ class RunWrite(msgspec.Struct, frozen=True, gc=False):
     version: str
     execution: int
     status: str
-    header: bytes
+    header: bytes | None
+    """None: as it is in the row, but for ``seq`` and ``now``, which the journal tells. No other column changes then
+    but ``wake_at``, ``now`` and the version."""
     entry: bytes
     """The records of this commit: one transition row with record_version ``expected + 1``."""
     epoch: int

@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import astuple
 
 from ductor_stream.errors import InvariantViolation
-from ductor_stream.ports import Batch, OpenAttempt
+from ductor_stream.ports import Batch, OpenAttempt, RunWrite
 from ductor_stream.store.columns import Byteas, Column, Int2, Int4s, Int8s, Moments, Texts
 
 Layout = tuple[tuple[str, type[Column]], ...]
@@ -33,6 +33,14 @@ _RUNS: Layout = (  # in the order of RunWrite's fields
     ("r_started_at", Moments),
     ("r_closed_at", Moments),
     ("r_now", Moments),
+)
+_STEPS: Layout = (  # runs that go on by a step: see RunWrite.header
+    ("s_run_id", Texts),
+    ("s_expected", Int8s),
+    ("s_entry", Byteas),
+    ("s_epoch", Int8s),
+    ("s_wake_at", Moments),
+    ("s_now", Moments),
 )
 _ATTEMPTS: Layout = (  # in the order of AttemptRow's fields
     ("a_run_id", Texts),
@@ -148,6 +156,10 @@ def _message_rows(batch: Batch) -> tuple[list[tuple[Any, ...]], list[tuple[str, 
     return rows, sorted(released)
 
 
+def _step_row(row: RunWrite) -> tuple[Any, ...]:
+    return (row.run_id, row.expected, row.entry, row.epoch, row.wake_at, row.now)
+
+
 def bound(batch: Batch, ns: int) -> tuple[str, dict[str, Any]]:
     """The query that writes a batch, and its parameters."""
     if _is_one_step(batch):
@@ -157,7 +169,7 @@ def bound(batch: Batch, ns: int) -> tuple[str, dict[str, Any]]:
 
 def _is_one_step(batch: Batch) -> bool:
     """Whether a batch is a single run that goes on by a step: the path whose latency people see."""
-    if len(batch.partitions) != 1 or len(batch.runs) != 1 or batch.runs[0].expected == 0:
+    if len(batch.partitions) != 1 or len(batch.runs) != 1 or batch.runs[0].header is not None:
         return False
     others = (batch.messages, batch.released, batch.inbox, batch.consumed, batch.open_attempts, batch.payloads)
     return not (any(others) or batch.counters or any(row.phase == "late" for row in batch.attempts))
@@ -169,7 +181,7 @@ def bind_one(batch: Batch, ns: int) -> dict[str, Any]:
     return {
         "ns": Int2(ns),
         **{name: column.scalar(value) for (name, column), value in zip(_FENCE, fence, strict=True)},
-        **{name: column.scalar(value) for (name, column), value in zip(_RUNS, astuple(batch.runs[0]), strict=True)},
+        **{name: column.scalar(value) for (name, column), value in zip(_STEPS, _step_row(batch.runs[0]), strict=True)},
         **_spread(_ATTEMPTS, [astuple(row) for row in batch.attempts]),
         **_spread(_CLOSED, batch.closed_attempts),
     }
@@ -184,7 +196,8 @@ def bind(batch: Batch, ns: int) -> dict[str, Any]:
     return {
         "ns": Int2(ns),
         **_spread(_FENCE, _fence_rows(batch)),
-        **_spread(_RUNS, [astuple(row) for row in batch.runs]),
+        **_spread(_RUNS, [astuple(row) for row in batch.runs if row.header is not None]),
+        **_spread(_STEPS, [_step_row(row) for row in batch.runs if row.header is None]),
         **_spread(_ATTEMPTS, [astuple(row) for row in batch.attempts]),
         **_spread(_MESSAGES, messages),
         **_spread(_RELEASED, released),

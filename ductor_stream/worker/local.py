@@ -24,7 +24,7 @@ Produce = Callable[[Outgoing], None]
 class LocalWorker:
     """``ports.LocalWorkers`` over an executor. One thread calls, the coordinator's; results come from any thread.
 
-    Delivery: each task that ``run`` takes gives one result, by ``results`` or, once diverted, by ``produce``.
+    Delivery: each task that ``run_all`` takes gives one result, by ``results`` or, once diverted, by ``produce``.
     """
 
     def __init__(self, executor: Executor, slots: Mapping[str, Slots], codec: WorkerCodec, produce: Produce) -> None:
@@ -56,10 +56,6 @@ class LocalWorker:
             raise InvariantViolation(f"no slot of queue {queue} is reserved")
         del self._reserved[place]
         self._slots[queue].release()
-
-    def run(self, task: bytes, key: bytes, headers: Sequence[tuple[str, bytes]]) -> None:
-        """``run_all`` of one."""
-        self.run_all([(task, key, headers)])
 
     def run_all(self, tasks: Iterable[tuple[bytes, bytes, Sequence[tuple[str, bytes]]]]) -> None:
         """Execute tasks (JSON form, as on the topic, with key and headers) in reserved slots, handed over together."""

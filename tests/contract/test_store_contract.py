@@ -151,6 +151,34 @@ def test_a_closed_run_is_loaded_with_its_records_where_they_are_asked_for(owner:
     assert loaded["s"].records == [b"entry 1", b"entry 2"]
 
 
+@pytest.mark.parametrize("others", [[], ["other"]], ids=["alone", "among others"])
+def test_a_step_on_the_way_leaves_the_header_as_it_is(owner: Owner, others: list[str]) -> None:
+    """Of the row its version, ``wake_at`` and ``updated_at`` change; the journal has the rest."""
+    owner.commit(owner.write("r", wake_at=T0 + 9), "other")
+    step = owner.write("r", header=None, wake_at=T0 + 5, workflow="ignored", status="ignored", execution=7)
+    owner.commit(step, *others)
+    assert owner.store.load(["r"])["r"] == LoadedRun("r", 2, b"header 1", [b"entry 1", b"entry 2"], [], 1)
+    assert owner.store.due_runs(owner.partition, T0 + 6, 10, "") == [("r", T0 + 5)]
+    assert owner.store.open_runs(owner.partition, 10, "") == ["other", "r"]
+
+
+@pytest.mark.parametrize("expected", [1, 3], ids=["behind", "ahead"])
+@pytest.mark.parametrize("others", [[], ["good"]], ids=["alone", "among others"])
+def test_a_step_of_another_version_commits_nothing(
+    rig: StoreRig, owner: Owner, expected: int, others: list[str]
+) -> None:
+    owner.commit("r", "good")
+    owner.commit("r")
+    before = looked_at(rig, "r", "good")
+    owner = Owner(rig.open())
+    with pytest.raises(RecordVersionConflict) as caught:
+        owner.store.commit(
+            owner.batch(*(owner.write(each, 1) for each in others), owner.write("r", expected, header=None))
+        )
+    assert caught.value.run_ids == {"r"}
+    assert looked_at(rig, "r", "good") == before
+
+
 def test_many_runs_are_updated_in_one_batch(owner: Owner) -> None:
     ids = [f"run-{n}" for n in range(50)]
     owner.commit(*ids)

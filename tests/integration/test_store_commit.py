@@ -53,8 +53,8 @@ def full(owner: Owner, **changes: Any) -> Batch:
     first, second = owner.store.inbox(1, 2, T0)
     batch = owner.batch(
         owner.write("r", status="completed", closed_at=T0),
-        owner.write("s"),
         owner.write("new"),
+        owner.write("s", header=None),
         attempts=[owner.attempt("r", "finished"), owner.attempt("s"), owner.attempt("r", "late")],
         messages=[owner.message("r", "m"), owner.message("later", "m", body=b"b", expires_at=T0)],
         released=[("r", "signal", "buffered")],
@@ -72,7 +72,7 @@ def full(owner: Owner, **changes: Any) -> Batch:
 def one_step(owner: Owner, **changes: Any) -> Batch:
     """A batch that takes the short path, and would land."""
     batch = owner.batch(
-        owner.write("r"),
+        owner.write("r", header=None),
         attempts=[owner.attempt("r", "finished"), owner.attempt("r", node_id="2")],
         closed_attempts=[(1, "r", 1, "1")],
     )
@@ -103,6 +103,12 @@ def _runs_moved(owner: Owner, make: Callable[..., Batch]) -> Batch:
     return batch
 
 
+def _step_moved(owner: Owner, make: Callable[..., Batch]) -> Batch:
+    batch = make(owner)
+    batch.runs = [*batch.runs[:-1], msgspec.structs.replace(batch.runs[-1], expected=9)]
+    return batch
+
+
 def _fenced(**wrong: Any) -> Callable[[Owner, Callable[..., Batch]], Batch]:
     def made(owner: Owner, make: Callable[..., Batch]) -> Batch:
         batch = make(owner)
@@ -124,6 +130,7 @@ MISMATCHES: dict[str, tuple[Callable[[Owner, Callable[..., Batch]], Batch], type
     "epoch": (_fenced(epoch=0), OwnershipLost),
     "offsets": (_fenced(previous=(99, 0, 0)), OwnershipLost),
     "version": (_runs_moved, RecordVersionConflict),
+    "version of a step": (_step_moved, RecordVersionConflict),
     "poison": (
         _with(attempts=lambda o: [o.attempt("r", "finished", worker="\0")]),
         PoisonedRun,

@@ -31,7 +31,6 @@ class Local:
     """Takes every task and is not heard of."""
 
     def run_all(self, tasks: object) -> None: ...
-    def run(self, task: bytes, key: bytes, headers: object) -> None: ...
 
 
 def fence(node: int) -> Fence:

@@ -269,7 +269,7 @@ class R9NoSilentHang(Checker):
 
     def finish(self, database: Database) -> None:
         for run_id, run in database.runs.items():
-            header = decode_header(run.header)
+            header = decode_header(run.header or b"")
             missing = set(range(1, header.lifecycle_seq + 1)) - self._seen.get(run_id, set())
             if missing:
                 raise self.broken(f"{run_id}: lifecycle events {sorted(missing)} of {header.lifecycle_seq} never came")

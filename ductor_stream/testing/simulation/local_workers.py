@@ -38,8 +38,12 @@ class LocalFleet:
         """Give a reserved slot back."""
         self._reserved -= 1
 
-    def run(self, task: bytes, key: bytes, headers: Sequence[tuple[str, bytes]]) -> None:
-        """Begin an attempt in a reserved slot."""
+    def run_all(self, tasks: Iterable[tuple[bytes, bytes, Sequence[tuple[str, bytes]]]]) -> None:
+        """Begin attempts in reserved slots."""
+        for task, key, _ in tasks:
+            self._run(task, key)
+
+    def _run(self, task: bytes, key: bytes) -> None:
         topics = self._broker.names
         self._broker.handed([Outgoing(topics.tasks("default"), key, task)])
         self._reserved -= 1

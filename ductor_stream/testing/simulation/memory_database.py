@@ -181,6 +181,7 @@ class Database:
         for advance in batch.partitions:
             self._advance(advance)
         for run in batch.runs:
+            run = self._whole(run)
             self.runs[run.run_id] = run
             entry = Transition(run.expected + 1, run.execution, run.epoch, txid, run.now, run.entry)
             self.transitions.setdefault(run.run_id, []).append(entry)
@@ -197,6 +198,13 @@ class Database:
             self.counters[key] = self.counters.get(key, 0) + change
         for id, body in batch.payloads:
             self.payloads.setdefault(id, body)
+
+    def _whole(self, run: RunWrite) -> RunWrite:
+        """The row that the write makes: without a header only that of a step on its way changes."""
+        if run.header is not None:
+            return run
+        changes = {name: getattr(run, name) for name in ("expected", "entry", "epoch", "wake_at", "now")}
+        return msgspec.structs.replace(self.runs[run.run_id], **changes)
 
     def _advance(self, advance: PartitionAdvance) -> None:
         row = self.partitions[advance.partition]

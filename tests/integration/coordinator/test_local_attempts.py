@@ -35,8 +35,8 @@ class Hands(LocalWorkers):
     def cancel_reservation(self, queue: str) -> None:
         self.free += 1
 
-    def run(self, task: bytes, key: bytes, headers: Sequence[tuple[str, bytes]]) -> None:
-        self.tasks.append(json.loads(task))
+    def run_all(self, tasks: Iterable[tuple[bytes, bytes, Sequence[tuple[str, bytes]]]]) -> None:
+        self.tasks += [json.loads(task) for task, _, _ in tasks]
 
     def results(self, timeout: float) -> list[tuple[bytes, bytes]]:
         try:

@@ -24,8 +24,8 @@ def advance(partition: int = 1) -> PartitionAdvance:
     return PartitionAdvance(partition, "token", 1, (0, 0, 0), (1, 0, 0), 4, 5, b"outbox")
 
 
-def run(run_id: str = "r", expected: int = 1) -> RunWrite:
-    return RunWrite(run_id, 1, expected, "w", "1", 1, "running", b"", b"", 1, 1, None, "", None, None, T0, None, T0)
+def run(run_id: str = "r", expected: int = 1, header: bytes | None = None) -> RunWrite:
+    return RunWrite(run_id, 1, expected, "w", "1", 1, "running", header, b"", 1, 1, None, "", None, None, T0, None, T0)
 
 
 def attempt(run_id: str = "r", phase: str = "finished") -> AttemptRow:
@@ -44,7 +44,7 @@ def test_one_run_that_goes_on_takes_the_short_path() -> None:
     batch = Batch(partitions=[advance()], runs=[run()], attempts=[attempt()], closed_attempts=[(1, "r", 1, "1")])
     name, params = bound(batch, 1)
     assert name == "commit_one"
-    assert params["r_run_id"].value == "r"
+    assert params["s_run_id"].value == "r"
     assert params["f_outbox"].value == b"outbox"
 
 
@@ -54,7 +54,8 @@ def test_one_run_that_goes_on_takes_the_short_path() -> None:
         {"partitions": [advance(), advance(2)]},
         {"runs": [run("a"), run("b")]},
         {"runs": []},
-        {"runs": [run(expected=0)]},
+        {"runs": [run(expected=0, header=b"")]},
+        {"runs": [run(header=b"")]},
         {"attempts": [attempt(phase="late")]},
         {"messages": [MessageRow("r", 1, "m", "signal", "n")]},
         {"released": [("r", "signal", "m")]},
@@ -71,6 +72,12 @@ def test_all_else_takes_the_long_one(changes: dict[str, object]) -> None:
     for name, value in changes.items():
         setattr(batch, name, value)
     assert bound(batch, 1)[0] == "commit"
+
+
+def test_a_run_without_a_new_header_is_written_narrowly() -> None:
+    batch = Batch(partitions=[advance()], runs=[run("whole", header=b"h"), run("step")])
+    assert values(batch, "r_run_id") == ["whole"]
+    assert values(batch, "s_run_id") == ["step"]
 
 
 def test_every_part_of_a_batch_is_bound() -> None:

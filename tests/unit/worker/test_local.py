@@ -60,7 +60,7 @@ def test_it_fits_the_port(rig: Rig) -> None:
 
 def test_a_task_runs_in_its_reserved_slot_and_its_result_comes_back(rig: Rig) -> None:
     assert rig.worker.reserve("default", "quick")
-    rig.worker.run(task_json("quick", 4), b"run-1", [])
+    rig.worker.run_all([(task_json("quick", 4), b"run-1", [])])
     assert [r["output"] for r in rig.collected(1)] == [5]
     until(lambda: rig.slots["default"].free == 2)
     assert rig.worker.busy() == 0
@@ -79,7 +79,7 @@ def test_slots_are_reserved_only_where_something_can_run(rig: Rig) -> None:
     with pytest.raises(InvariantViolation):
         rig.worker.cancel_reservation("default")
     with pytest.raises(InvariantViolation):
-        rig.worker.run(task_json("quick", 4), b"run-1", [])
+        rig.worker.run_all([(task_json("quick", 4), b"run-1", [])])
     rig.slots["default"].shut()
     assert not rig.worker.reserve("default", "quick"), "the worker drains"
 
@@ -95,7 +95,7 @@ def test_nothing_is_reserved_before_the_resources_are_open() -> None:
 def test_diverted_results_go_by_the_topic_also_those_that_were_not_fetched_yet(rig: Rig) -> None:
     for run_id, step, arguments in (("run-1", "quick", [1]), ("run-2", "quick", [2])):
         assert rig.worker.reserve("default", step)
-        rig.worker.run(task_json(step, *arguments, run_id=run_id), run_id.encode(), [])
+        rig.worker.run_all([(task_json(step, *arguments, run_id=run_id), run_id.encode(), [])])
         until(lambda: rig.worker.busy() == 0 and rig.slots["default"].free == 2)
     rig.worker.divert([b"run-2"])
     assert [msgspec.json.decode(record.value)["output"] for record in rig.sent] == [3]
@@ -105,7 +105,7 @@ def test_diverted_results_go_by_the_topic_also_those_that_were_not_fetched_yet(r
 def test_what_runs_when_its_partition_is_given_away_beats_at_once_and_reports_by_the_topic(rig: Rig) -> None:
     for run_id in ("run-1", "run-2"):
         assert rig.worker.reserve("default", "waits")
-        rig.worker.run(task_json("waits", run_id=run_id), run_id.encode(), [])
+        rig.worker.run_all([(task_json("waits", run_id=run_id), run_id.encode(), [])])
     assert rig.worker.busy() == 2
     rig.worker.divert([b"run-1"])
     until(lambda: rig.sent)

@@ -434,7 +434,7 @@ def test_attempts_of_the_same_process_share_the_slots_and_are_waited_for_by_the_
     local = LocalWorker(w.executor, w.service.slots, WorkerCodec(), w.service.outlet.post)
     for n in range(2):
         assert local.reserve("default", "gated")
-        local.run(task_json("gated", n, node_id=str(n)), b"run-1", [])
+        local.run_all([(task_json("gated", n, node_id=str(n)), b"run-1", [])])
     w.log.append("default", task_json("gated", 2, node_id="2"))
     until(lambda: w.source.paused == {0})
     assert sorted(w.ran) == [0, 1]

@@ -51,6 +51,22 @@ updated as (
        and o.record_version = r.expected
     returning 1
 ),
+stepped as materialized (
+    select *
+      from unnest(%(s_run_id)b, %(s_expected)b, %(s_entry)b, %(s_epoch)b, %(s_wake_at)b, %(s_now)b)
+        as s(run_id, expected, entry, epoch, wake_at, now)
+),
+advanced as (
+    update eec_workflow_run o
+       set record_version = s.expected + 1, wake_at = s.wake_at, updated_at = s.now
+      from (select w.*, t.tid
+              from stepped w
+             cross join lateral (select ctid as tid from eec_workflow_run
+                                  where ns = %(ns)b and run_id = w.run_id offset 0) t) s
+     where o.ctid = s.tid
+       and o.record_version = s.expected
+    returning o.run_id, o.record_version, o.execution, s.epoch, s.now, s.entry
+),
 created as (
     insert into eec_workflow_run (ns, run_id, partition, workflow, version, status, reason, execution, record_version,
                                   journal_from, wake_at, state, result, error, started_at, updated_at, closed_at)
@@ -63,6 +79,9 @@ journalled as (
     insert into eec_workflow_transition (ns, run_id, record_version, execution, epoch, at, records)
     select %(ns)b, run_id, expected + 1, execution, epoch, now, entry
       from written
+    union all
+    select %(ns)b, run_id, record_version, execution, epoch, now, entry
+      from advanced
 ),
 attempts as materialized (
     select *
@@ -155,7 +174,8 @@ kept as (
     on conflict do nothing
 )
 select 1 / ((select count(*) from held) = cardinality(%(f_partition)b))::int as fence_held,
-       1 / ((select count(*) from updated) = (select count(*) from written where expected > 0))::int as versions_held,
+       1 / ((select count(*) from updated) = (select count(*) from written where expected > 0)
+            and (select count(*) from advanced) = cardinality(%(s_run_id)b))::int as versions_held,
        1 / ((select count(*) from released) = cardinality(%(x_run_id)b))::int as buffers_held,
        1 / ((select count(*) from consumed) = cardinality(%(c_id)b))::int as inbox_held,
        floor(extract(epoch from clock_timestamp()) * 1000)::bigint as now

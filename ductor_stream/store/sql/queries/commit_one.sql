@@ -17,18 +17,15 @@ held as (
 ),
 updated as (
     update eec_workflow_run
-       set workflow = %(r_workflow)b, version = %(r_version)b, status = %(r_status)b, reason = %(r_reason)b,
-           execution = %(r_execution)b, record_version = %(r_expected)b + 1, journal_from = %(r_journal_from)b,
-           wake_at = %(r_wake_at)b, state = %(r_header)b, result = %(r_result)b, error = %(r_error)b,
-           started_at = %(r_started_at)b, updated_at = %(r_now)b, closed_at = %(r_closed_at)b
+       set record_version = %(s_expected)b + 1, wake_at = %(s_wake_at)b, updated_at = %(s_now)b
      where ns = %(ns)b
-       and run_id = %(r_run_id)b
-       and record_version = %(r_expected)b
-    returning 1
+       and run_id = %(s_run_id)b
+       and record_version = %(s_expected)b
+    returning run_id, record_version, execution
 ),
 journalled as (
     insert into eec_workflow_transition (ns, run_id, record_version, execution, epoch, at, records)
-    values (%(ns)b, %(r_run_id)b, %(r_expected)b + 1, %(r_execution)b, %(r_epoch)b, %(r_now)b, %(r_entry)b)
+    select %(ns)b, run_id, record_version, execution, %(s_epoch)b, %(s_now)b, %(s_entry)b from updated
 ),
 attempted as (
     insert into eec_workflow_step_attempt (ns, run_id, execution, node_id, generation, phase, attempt,
