@@ -111,7 +111,8 @@ class Conflict:
                 entries.append(Entry(entry.run_id, entry.partition, Condemned("conflict_livelock", message)))
                 entries.append(entry)
             elif entry.durable:
-                about = f"conflict/{rules.clock.now()}/{number}"
+                # Never the name of the row that it comes from, which this very commit deletes: it would not be written.
+                about = f"conflict/{rules.clock.now()}/{entry.run_id}/{entry.tries}/{number}"
                 work.inbox.append(requeued(entry, about, None, entry.tries + 1))
             elif entry.due_at is not None:
                 self._timers.set(entry.partition, entry.run_id, rules.clock.now() + config.conflict_backoff_ms)

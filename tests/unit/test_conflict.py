@@ -1,0 +1,44 @@
+"""A lost version check (architecture, step 6): what the losers' inputs become."""
+
+from __future__ import annotations
+
+from ductor_stream.coordinator.config import CoordinatorConfig
+from ductor_stream.coordinator.conflict import Conflicts
+from ductor_stream.coordinator.timers import Timers
+from ductor_stream.coordinator.work import Entry, Work
+from ductor_stream.engine.events import Proceed
+from ductor_stream.ports import InboxRow
+from ductor_stream.protocol.inbox import encode_event
+from ductor_stream.telemetry.metrics import Metrics
+
+CONFIG = CoordinatorConfig()
+
+
+class StillClock:
+    """All of it happens within one millisecond."""
+
+    def now(self) -> int:
+        return 1_900_000_000_000
+
+    def sleep(self, seconds: float) -> None: ...
+
+
+def requeue(tries: int) -> InboxRow:
+    """The row that another run's message becomes after its commit was lost too often in one turn."""
+    rules = Conflicts(CONFIG, None, StillClock(), None, Metrics(), lambda: 0.0)  # type: ignore[arg-type]
+    event = Proceed(1)
+    entry = Entry("child", 3, event, inbox_body=encode_event("child", event), tries=tries)
+    conflict = rules.begin(Work(entries=[entry]), Timers(None, 0))  # type: ignore[arg-type]
+    for _ in range(CONFIG.conflict_tries + 1):
+        conflict.lost(frozenset({"child"}))
+    work, entries = conflict.attempt()
+    assert entries == []
+    (row,) = work.inbox
+    return row
+
+
+def test_a_message_that_is_requeued_again_is_another_row() -> None:
+    """Its old row goes in the very commit that writes the new one: under the same name the message would be lost."""
+    rows = [requeue(tries) for tries in range(3)]
+    assert len({row.source for row in rows}) == 3
+    assert [row.tries for row in rows] == [1, 2, 3]
