@@ -88,11 +88,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise InvalidConfig(f"where is Postgres? Set DUCTOR_DATABASE_URL, or url under [database] in {FILE}")
         return rules.connection_string(self.database_url or "", self.database)
 
-    def beside(self, kafka_bootstrap: str, database_url: str, namespace: str) -> Settings:
-        """The same settings with these servers; a namespace that is configured stays."""
+    def beside(self, kafka_bootstrap: str, database_url: str, namespace: str | None) -> Settings:
+        """The same settings with the servers of a ``dev``; a namespace that is configured stays.
+
+        The groups of a ``dev`` are classic ones: who joins them does as its members do, unless he is told otherwise.
+        """
         return msgspec.structs.replace(
             self,
             kafka_bootstrap=kafka_bootstrap,
+            kafka_protocol="classic" if self.kafka_protocol == "auto" else self.kafka_protocol,
             database_url=database_url,
             namespace=self.namespace or namespace,
         )

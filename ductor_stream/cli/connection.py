@@ -26,6 +26,7 @@ class DevServers(msgspec.Struct, frozen=True):
     database_url: str
     data_dir: str
     namespace: str
+    pid: int
 
 
 def remember(servers: DevServers) -> None:
@@ -39,28 +40,41 @@ def forget(data_dir: Path) -> None:
 
 
 def find_dev(data_dir: Path) -> DevServers | None:
-    """The servers of the ``dev`` that runs on this data directory, None if there is none."""
+    """The servers of the ``dev`` that runs on this data directory; None if there is none, or it is still starting."""
     try:
         found = msgspec.json.decode((data_dir / _FILE).read_bytes(), type=DevServers)
     except (OSError, msgspec.DecodeError):
         return None
     from ductor_stream.dev.stack import running_pid
 
-    return found if running_pid(data_dir) is not None else None
+    # A `dev` that was killed leaves its file behind; the next one has not written its own yet.
+    return found if running_pid(data_dir) == found.pid else None
 
 
-def settings_for(**given: Any) -> Settings:
-    """The configuration, completed by a ``dev`` that runs in this folder. Raises InvalidConfig.
+def settings_for(*, of_app: bool = False, **given: Any) -> Settings:
+    """The configuration, completed by a ``dev`` that runs in this folder. Raises InvalidConfig where there is neither.
 
     What is configured wins: the servers of ``dev`` are taken only where neither Kafka nor Postgres is named.
+    ``of_app``: the command is about an app that it loads, which has a namespace of its own; else it is dev's.
     """
     settings = load(**given)
     if settings.kafka_bootstrap or settings.has_database:
         return settings
     servers = find_dev(DATA_DIR)
     if servers is None:
-        return settings
-    return settings.beside(servers.kafka_bootstrap, servers.database_url, servers.namespace)
+        configure = "or set DUCTOR_KAFKA_BOOTSTRAP and DUCTOR_DATABASE_URL"
+        raise InvalidConfig(f"where are Kafka and Postgres? {why_no_dev(DATA_DIR)}, {configure}")
+    return settings.beside(servers.kafka_bootstrap, servers.database_url, None if of_app else servers.namespace)
+
+
+def why_no_dev(data_dir: Path) -> str:
+    """Why ``find_dev`` found nothing, with the remedy."""
+    from ductor_stream.dev.stack import running_pid
+
+    folder, pid = data_dir.absolute().parent, running_pid(data_dir)
+    if pid is not None:
+        return f"the `ductor-stream dev` of {folder} (process {pid}) is starting: try again when it says it runs"
+    return f"no `ductor-stream dev` runs in {folder}: start one there, or go to the folder where one runs"
 
 
 def namespace_of(settings: Settings) -> str:

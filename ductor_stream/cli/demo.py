@@ -36,7 +36,7 @@ def demo(orders: int, data_dir: Path, as_json: bool) -> None:
     with stop_on_signals() as stop:
         try:
             screen.tell("starting Kafka and Postgres")
-            with servers(data_dir) as stack:
+            with servers(data_dir, screen.tell) as stack:
                 screen.tell(f"Kafka and Postgres are ready in {stack.data_dir}")
                 outcome = Story(stack, orders, screen, stop).play()
         except Interrupted:

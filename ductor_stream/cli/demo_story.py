@@ -7,7 +7,7 @@ import json
 import secrets
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -24,6 +24,7 @@ from ductor_stream.cli.demo_fleet import Fleet, Member, Role, last_words
 from ductor_stream.cli.demo_screen import Now, Outcome, Screen
 from ductor_stream.cli.loading import load_app
 from ductor_stream.cli.running import Stop
+from ductor_stream.cli.starting import progress_told
 from ductor_stream.config import Settings, load
 from ductor_stream.dev.stack import DevStack, running_pid
 from ductor_stream.errors import DevStackError
@@ -71,13 +72,17 @@ def _module(path: Path) -> ModuleType:
 
 
 @contextmanager
-def servers(base: Path) -> Iterator[DevStack]:
-    """Kafka and Postgres on the first data directory that no other demo uses. Raises DevStackError."""
+def servers(base: Path, tell: Callable[[str], None]) -> Iterator[DevStack]:
+    """Kafka and Postgres on the first data directory that no other demo uses. Raises DevStackError.
+
+    ``tell`` hears what a first start has to do.
+    """
     for number in range(1, _MOST_AT_ONCE + 1):
         folder = base.with_name(base.name + (f"-{number}" if number > 1 else ""))
         stack = DevStack(folder)
         try:
-            stack.start()
+            with progress_told(tell):
+                stack.start()
         except DevStackError:
             if running_pid(folder) is None:
                 raise

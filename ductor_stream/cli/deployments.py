@@ -29,7 +29,7 @@ def deployments(app: str, as_json: bool, **given: Any) -> None:
     The version of a workflow may be removed from the code when no open run needs it any more.
     """
     loaded = load_app(app)
-    settings = settings_for(**given)
+    settings = settings_for(of_app=True, **given)
     with RunReader(settings.need_database(), settings.topics(loaded.namespace).namespace) as reader:
         found = described(loaded, reader.open_versions(), reader.declared())
     answer(found, as_json, _show)

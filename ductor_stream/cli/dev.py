@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,8 +19,10 @@ from ductor_stream.cli.dev_beside import reset, status, stop
 from ductor_stream.cli.loading import load_app
 from ductor_stream.cli.output import print_fields, print_json
 from ductor_stream.cli.processes import DEFAULT_CONCURRENCY
-from ductor_stream.cli.running import connected, run_process, stop_on_signals
+from ductor_stream.cli.running import Stop, connected, run_process
+from ductor_stream.cli.starting import interruptible, progress_told
 from ductor_stream.config import Settings, load
+from ductor_stream.dev.keeper import Keeper
 from ductor_stream.dev.stack import DevStack
 from ductor_stream.kafka.topics import create_topics
 from ductor_stream.store.migrate import migrate
@@ -67,7 +71,7 @@ def dev(
     Beside it, in the same folder: `dev status`, `dev stop`, `dev reset` (deletes its data).
     """
     loaded = load_app(app)
-    with servers(data_dir, given) as (settings, stack_dir):
+    with interruptible(), servers(data_dir, given) as (settings, stack_dir):
         settings = msgspec.structs.replace(settings, health_port=health_port)
         prepare(loaded, settings)
         running = DevServers(
@@ -75,6 +79,7 @@ def dev(
             database_url=settings.need_database(),
             data_dir=str(stack_dir),
             namespace=settings.topics(loaded.namespace).namespace,
+            pid=os.getpid(),
         )
 
         def tell() -> None:
@@ -88,9 +93,14 @@ def dev(
 
 @contextmanager
 def servers(data_dir: Path, given: dict[str, Any]) -> Iterator[tuple[Settings, Path]]:
-    """The servers to use: those that are named, embedded ones for the rest. Raises DevStackError, InvalidConfig."""
+    """The servers to use: those that are named, embedded ones for the rest, which are kept up.
+
+    Raises DevStackError (at the end too, if one could not be kept up), InvalidConfig.
+    """
     stack = DevStack(data_dir, kafka=given["kafka_bootstrap"] is None, postgres=given["database_url"] is None)
-    stack.start()
+    with progress_told(_say):
+        stack.start()
+    keeper = Keeper(stack, _say, lambda: os.kill(os.getpid(), signal.SIGTERM))
     try:
         if stack.kafka is not None:
             # One process uses these servers (they are locked), and it always is the same member of its groups: killed
@@ -101,14 +111,22 @@ def servers(data_dir: Path, given: dict[str, Any]) -> Iterator[tuple[Settings, P
             given["database_url"] = stack.postgres.url
         yield load(**given), stack.data_dir
     finally:
+        keeper.close()
         stack.stop()
+    if keeper.error is not None:
+        raise keeper.error
+
+
+def _say(line: str) -> None:
+    click.echo(f"dev: {line}", err=True)
 
 
 def prepare(app: App, settings: Settings) -> None:
     """Tables and topics, where they are missing. Raises StoreUnavailable, LogUnavailable, SchemaMismatch."""
-    with stop_on_signals() as stop:
-        connected(lambda: migrate(settings.need_database()), stop)
-        connected(lambda: create_topics(admin_config(app, settings), planned(app, settings)), stop)
+    stop = Stop()  # never set: until the app runs, a signal ends everything at once
+    connected(lambda: migrate(settings.need_database()), stop)
+    connected(lambda: create_topics(admin_config(app, settings), planned(app, settings)), stop)
+    stop.close()
 
 
 def _run(

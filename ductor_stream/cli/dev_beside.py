@@ -15,7 +15,7 @@ import click
 import msgspec
 
 from ductor_stream.cli.connection import DATA_DIR, find_dev
-from ductor_stream.cli.failures import NOT_FOUND, Refused, end
+from ductor_stream.cli.failures import FAILED, NOT_FOUND, Refused, end
 from ductor_stream.cli.output import answer, print_fields
 from ductor_stream.dev.lock import FolderLock
 from ductor_stream.dev.stack import running_pid
@@ -42,14 +42,14 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @_data_dir
 @_json
 def status(data_dir: Path, as_json: bool) -> None:
-    """Whether a `dev` runs in this folder, and where its servers are. Exit code 3 when none does."""
+    """Whether a `dev` runs in this folder, and where its servers are. Exit code 3 when none does, 1 while it starts."""
     pid = running_pid(data_dir)
     servers = find_dev(data_dir) if pid is not None else None
     state = "stopped" if pid is None else "running" if servers is not None else "starting"
     where = msgspec.to_builtins(servers) if servers is not None else {"data_dir": str(data_dir.absolute())}
     answer({"state": state, "pid": pid, **where}, as_json, print_fields)
-    if pid is None:
-        end(NOT_FOUND)
+    if servers is None:
+        end(NOT_FOUND if pid is None else FAILED)
 
 
 @click.command(name="stop")

@@ -57,7 +57,7 @@ def doctor(app: str | None, write: bool, as_json: bool, **given: Any) -> None:
     (warnings and notes do not count), 5 when Kafka or Postgres cannot be reached.
     """
     loaded = load_app(app) if app else None
-    subject = _subject(loaded, settings_for(**given))
+    subject = _subject(loaded, settings_for(of_app=loaded is not None, **given))
     subject.settings.need_kafka()
     found = examine(subject, write)
     wrong = [each for each in found if each.level == "wrong"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from ductor_stream.cli.connection import DATA_DIR, find_dev
+from ductor_stream.cli.connection import DATA_DIR, find_dev, why_no_dev
 from ductor_stream.cli.failures import NotFound
 from ductor_stream.cli.output import answer
 
@@ -28,7 +28,7 @@ def env(data_dir: Path, as_json: bool) -> None:
     """
     servers = find_dev(data_dir)
     if servers is None:
-        raise NotFound(f"no `ductor-stream dev` runs in {data_dir.absolute().parent}: start it, or go to its folder")
+        raise NotFound(why_no_dev(data_dir))
     variables = {
         "DUCTOR_KAFKA_BOOTSTRAP": servers.kafka_bootstrap,
         "DUCTOR_DATABASE_URL": servers.database_url,

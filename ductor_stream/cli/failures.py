@@ -10,6 +10,7 @@ from typing import NoReturn
 import click
 import msgspec
 
+from ductor_stream.dev.lock import FolderInUse
 from ductor_stream.engine.state import UnknownFormat
 from ductor_stream.errors import (
     DuctorError,
@@ -62,7 +63,7 @@ _REMEDIES: dict[str, str] = {
     "log_unavailable": "check DUCTOR_KAFKA_BOOTSTRAP, or start everything with `ductor-stream dev MODULE:app`",
     "store_unavailable": "check DUCTOR_DATABASE_URL, or start everything with `ductor-stream dev MODULE:app`",
     "run_exists": "choose another run id, or leave --on-conflict at use_existing",
-    "dev_stack": "install the extra `ductor-stream[dev]`, or name running servers with --kafka and --database",
+    "dev_stack": "see docs/errors/dev_stack.md; servers that run already are taken with --kafka and --database",
 }
 
 
@@ -73,6 +74,8 @@ def exit_code(error: DuctorError) -> int:
 
 def remedy(error: DuctorError) -> str:
     """One line on what to do, or where to read about it."""
+    if isinstance(error, FolderInUse):
+        return "`ductor-stream dev status` shows a `dev`, `dev stop` ends it; --data-dir names another folder"
     if isinstance(error, Refused):
         return "`ductor-stream runs show RUN_ID` shows the run as it is"
     return _REMEDIES.get(error.code, f"see docs/errors/{error.code}.md")

@@ -9,9 +9,10 @@ import click
 from prometheus_client import CollectorRegistry
 
 from ductor_stream.app import App
+from ductor_stream.cli.connection import settings_for
 from ductor_stream.cli.loading import load_app
 from ductor_stream.cli.running import run_process
-from ductor_stream.config import Settings, load
+from ductor_stream.config import Settings
 from ductor_stream.errors import InvalidConfig
 from ductor_stream.telemetry.logs import FORMATS
 from ductor_stream.telemetry.metrics import Metrics
@@ -98,7 +99,7 @@ def serve(apps: Sequence[str], queues: Sequence[str], concurrency: int, **given:
 
 
 def _prepare(apps: Sequence[str], given: dict[str, Any]) -> tuple[list[App], Settings]:
-    settings = load(**given)
+    settings = settings_for(of_app=True, **given)
     settings.need_kafka()
     loaded = [load_app(spec) for spec in apps]
     if len(loaded) > 1 and settings.namespace is not None:

@@ -14,6 +14,7 @@ from ductor_stream.app import App
 from ductor_stream.cli.connection import settings_for
 from ductor_stream.cli.loading import load_app
 from ductor_stream.cli.output import answer
+from ductor_stream.config import load
 from ductor_stream.kafka.acls import PROCESSES, Acl, acls_for, published_acls
 from ductor_stream.store.grants import ROLES, apply_grants, statements
 from ductor_stream.work import KafkaStep
@@ -37,7 +38,7 @@ def acls(
     app: str, processes: Sequence[str], queues: Sequence[str], principal: str, namespace: str | None, as_json: bool
 ) -> None:
     """Print the Kafka ACLs that each process needs, as commands of kafka-acls.sh. Changes nothing."""
-    loaded, settings = load_app(app), settings_for(namespace=namespace)
+    loaded, settings = load_app(app), load(namespace=namespace)
     topics = settings.topics(loaded.namespace)
     found = []
     for process in processes or [name for name in PROCESSES if name != "serve"]:

@@ -31,7 +31,7 @@ def topics() -> None:
 @connection_options
 def create(app: str, as_json: bool, **given: Any) -> None:
     """Create the topics that are missing; what exists is left as it is."""
-    loaded, settings = load_app(app), settings_for(**given)
+    loaded, settings = load_app(app), settings_for(of_app=True, **given)
     wanted = planned(loaded, settings)
     created = create_topics(admin_config(loaded, settings), wanted)
 
@@ -49,7 +49,7 @@ def create(app: str, as_json: bool, **given: Any) -> None:
 @connection_options
 def check(app: str, as_json: bool, **given: Any) -> None:
     """Say what is wrong with an app's topics. Exit code 4 when a coordinator would refuse them."""
-    loaded, settings = load_app(app), settings_for(**given)
+    loaded, settings = load_app(app), settings_for(of_app=True, **given)
     wanted = planned(loaded, settings)
     found = check_topics(admin_config(loaded, settings), wanted, recorded=recorded_partitions(loaded, settings))
 

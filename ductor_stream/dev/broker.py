@@ -30,11 +30,24 @@ class BrokerRun:
     flags: Sequence[str]
     properties: Mapping[str, str]
     port: int
+    stop_signal: signal.Signals = signal.SIGTERM
+    """What ends it, also when we die: SIGKILL where its data are not worth a stop in good order."""
 
     @property
     def log(self) -> Path:
         """The file with the broker's output."""
         return self.folder / "kafka.log"
+
+    def spec(self, command: Sequence[str], log: Path) -> ServerSpec:
+        """How a JVM of this broker is run."""
+        return ServerSpec(
+            name="Kafka",
+            command=command,
+            folder=self.folder,
+            log=log,
+            stop_signal=self.stop_signal,
+            environment=java_environment(),
+        )
 
 
 def format_if_new(run: BrokerRun, flags: Sequence[str]) -> None:
@@ -52,7 +65,7 @@ def format_if_new(run: BrokerRun, flags: Sequence[str]) -> None:
     command = java_command(run.jars, [*_FORMAT_FLAGS, *flags], [*tool, "-c", "server.properties"])
     log = run.folder / "format.log"
     log.unlink(missing_ok=True)
-    if run_once(_spec(run, command, log)) != 0:
+    if run_once(run.spec(command, log)) != 0:
         raise DevStackError(f"Kafka's data folder {run.folder} could not be made; log: {log}:\n{log_tail(log)}")
 
 
@@ -63,7 +76,7 @@ def start_broker(run: BrokerRun) -> ServerProcess:
         DevStackError: it ended or was not ready in time; the message has the last lines of its log.
     """
     command = java_command(run.jars, [*run.flags, f"-D{marker(run.folder)}"], ["kafka.Kafka", "server.properties"])
-    server = launch(_spec(run, command, run.log))
+    server = launch(run.spec(command, run.log))
     try:
         server.wait_until(lambda: _accepts(run.port), _READY_WITHIN_S)
     except BaseException:
@@ -75,17 +88,6 @@ def start_broker(run: BrokerRun) -> ServerProcess:
 def marker(folder: Path) -> str:
     """What tells the broker of this folder from any other process, in its command line."""
     return f"ductor.kafka={folder}"
-
-
-def _spec(run: BrokerRun, command: Sequence[str], log: Path) -> ServerSpec:
-    return ServerSpec(
-        name="Kafka",
-        command=command,
-        folder=run.folder,
-        log=log,
-        stop_signal=signal.SIGTERM,
-        environment=java_environment(),
-    )
 
 
 def _accepts(port: int) -> bool:

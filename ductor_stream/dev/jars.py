@@ -11,13 +11,13 @@ import hashlib
 import logging
 import os
 import shutil
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from ductor_stream.dev.lock import exclusive
 from ductor_stream.dev.paths import cache_dirs, writable_cache_dir
+from ductor_stream.dev.scratch import scratch_folder
 from ductor_stream.errors import DevStackError
 
 _log = logging.getLogger("ductor_stream.dev")
@@ -114,9 +114,9 @@ def _fetch_missing(folder: Path, jars: list[Jar]) -> None:
     _log.info("fetching Apache Kafka %s: %d jars into %s", KAFKA_VERSION, len(jars), folder)
     folder.mkdir(parents=True, exist_ok=True)
     # Beside the target, so that the rename stays within one file system and is atomic.
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix="fetch-") as scratch:
+    with scratch_folder(folder.parent, "fetch-") as scratch:
         with ThreadPoolExecutor(_PARALLEL_FETCHES) as threads:
-            fetched = list(threads.map(lambda jar: _fetch(jar, Path(scratch)), jars))
+            fetched = list(threads.map(lambda jar: _fetch(jar, scratch), jars))
         for jar, path in zip(jars, fetched, strict=True):
             _check(path, jar)
             os.replace(path, folder / jar.filename)

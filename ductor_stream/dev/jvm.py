@@ -1,7 +1,7 @@
 """The Java command line of the broker, and the AOT cache that makes it start in under a second.
 
-JDK 25 can write down what a run loaded and linked (``-XX:AOTCacheOutput``) and start from that the
-next time (``-XX:AOTCache``). The file is bound to the JDK and to the exact class path: its name
+JDK 25 can write down what a run loaded and linked (``aot.py``) and start from that the next time
+(``-XX:AOTCache``). The file is bound to the JDK and to the exact class path: its name
 carries both, so that an upgrade trains anew. It is an optimisation only: without it, or with one
 that the JVM refuses, the broker starts in 2-3 s instead of 0.7 s.
 """

@@ -72,6 +72,11 @@ class EmbeddedKafka:
         return self._server.pid if self._server is not None and self._server.alive() else None
 
     @property
+    def ended(self) -> str:
+        """How the broker ended by itself (``killed by signal 9``); empty while it runs, and once it was stopped."""
+        return self._server.ending if self._server is not None and not self._server.alive() else ""
+
+    @property
     def log(self) -> Path:
         """The file with the broker's output."""
         return self._folder / "kafka.log"
@@ -85,12 +90,15 @@ class EmbeddedKafka:
             DevStackError: another process uses ``data_dir``, the port is taken, the jars cannot be had, or
                 the broker ended; the message says which, and where the log is.
         """
+        self._start_on(self._wanted_port)
+
+    def _start_on(self, port: int | None) -> None:
         if self.pid is not None:
             return
         self._lock.acquire()
         try:
             self._end_orphan()
-            self._start()
+            self._start(port)
         except OSError as error:
             self._lock.release()
             raise DevStackError(f"the embedded Kafka cannot use {self._folder}: {error}") from error
@@ -108,29 +116,29 @@ class EmbeddedKafka:
         self._end(signal.SIGKILL)
 
     def restart(self) -> None:
-        """Stop the broker if it runs and start it again on the same port."""
+        """Stop the broker if it runs and start it again on the same port. Raises as ``start`` does."""
         self._end(signal.SIGTERM)
-        self.start()
+        self._start_on(self._wanted_port or self._port)
 
-    def _start(self) -> None:
+    def _start(self, port: int | None) -> None:
         cache = self._folder / "cache"
         jars = ensure_jars(cache)
         aot = aot_flags(jars, cache)
         for tries_left in reversed(range(_PORT_TRIES)):
-            run = self._run(jars, aot)
+            run = self._run(jars, aot, port)
             try:
                 format_if_new(run, aot)
                 self._server = start_broker(run)
             except DevStackError:
-                if tries_left and self._wanted_port is None and not port_is_free(run.port):
+                if tries_left and port is None and not port_is_free(run.port):
                     continue
                 raise
             self._port = run.port
             (self._folder / "pid").write_text(f"{self._server.pid}\n", encoding="ascii")
             return
 
-    def _run(self, jars: list[Path], aot: list[str]) -> BrokerRun:
-        ports = remembered_ports(self._folder / "ports.json", {"kafka": self._wanted_port, "controller": None})
+    def _run(self, jars: list[Path], aot: list[str], port: int | None) -> BrokerRun:
+        ports = remembered_ports(self._folder / "ports.json", {"kafka": port, "controller": None})
         return BrokerRun(
             folder=self._folder,
             jars=jars,

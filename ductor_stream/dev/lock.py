@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -9,6 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ductor_stream.errors import DevStackError
+
+_log = logging.getLogger("ductor_stream.dev")
+
+
+class FolderInUse(DevStackError):
+    """Another process runs on the folder; the message has its pid."""
 
 
 class FolderLock:
@@ -40,8 +47,8 @@ class FolderLock:
         except OSError:
             pid = _read_pid(descriptor)
             os.close(descriptor)
-            raise DevStackError(
-                f"{self._path.parent} is in use by process {pid}: stop that one (kill {pid}), or use another folder"
+            raise FolderInUse(
+                f"{self._path.parent} is in use by process {pid}: end that one, or use another folder"
             ) from None
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)
@@ -78,7 +85,11 @@ def exclusive(path: Path) -> Iterator[None]:
 
     descriptor = _open(path)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            _log.info("waiting for another process that prepares the same in %s", path.parent)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)

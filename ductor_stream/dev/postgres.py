@@ -54,6 +54,7 @@ class EmbeddedPostgres:
         self._settings = dict(settings or {})
         self._binaries = binaries
         self._lock = FolderLock(self._folder / "lock")
+        self._port: int | None = None
         self._url: str | None = None
         self._server: ServerProcess | None = None
 
@@ -74,6 +75,11 @@ class EmbeddedPostgres:
         return self._server.pid if self._server is not None and self._server.alive() else None
 
     @property
+    def ended(self) -> str:
+        """How the server ended by itself (``killed by signal 9``); empty while it runs, and once it was stopped."""
+        return self._server.ending if self._server is not None and not self._server.alive() else ""
+
+    @property
     def log(self) -> Path:
         """The file with the server's output."""
         return self._folder / "postgres.log"
@@ -85,11 +91,14 @@ class EmbeddedPostgres:
             DevStackError: another process uses ``data_dir``, the port is taken, there are no programs, the data
                 is another major version's, or the server ended; the message says which, and where the log is.
         """
+        self._start_on(self._wanted_port)
+
+    def _start_on(self, port: int | None) -> None:
         if self.pid is not None:
             return
         self._lock.acquire()
         try:
-            self._start()
+            self._start(port)
         except OSError as error:
             self._lock.release()
             raise DevStackError(f"the embedded Postgres cannot use {self._folder}: {error}") from error
@@ -110,26 +119,27 @@ class EmbeddedPostgres:
         self._end(signal.SIGQUIT, 5.0)
 
     def restart(self) -> None:
-        """Stop the server if it runs and start it again on the same port."""
+        """Stop the server if it runs and start it again on the same port. Raises as ``start`` does."""
         self._end(signal.SIGINT, _STOP_WITHIN_S)
-        self.start()
+        self._start_on(self._wanted_port or self._port)
 
-    def _start(self) -> None:
+    def _start(self, wanted: int | None) -> None:
         cluster = Cluster(self._folder, self._binaries)
         cluster.end_leftovers()
         deadline = time.monotonic() + _LEFTOVERS_WITHIN_S
         tries_left = _PORT_TRIES
         while True:
-            port = remembered_ports(self._folder / "ports.json", {"postgres": self._wanted_port})["postgres"]
+            port = remembered_ports(self._folder / "ports.json", {"postgres": wanted})["postgres"]
             try:
                 cluster.prepare(port, self._settings)
                 self._server = _launched(cluster)
             except DevStackError:
                 tries_left -= 1
-                taken = tries_left > 0 and self._wanted_port is None and not port_is_free(port)
+                taken = tries_left > 0 and wanted is None and not port_is_free(port)
                 if taken or (_backends_left(cluster) and time.monotonic() < deadline):
                     continue
                 raise
+            self._port = port
             self._url = f"postgresql://postgres:{cluster.password()}@127.0.0.1:{port}/postgres"
             return
 

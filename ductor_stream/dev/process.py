@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,9 @@ from ductor_stream.dev.forker import ChildSpec, fork_child
 from ductor_stream.errors import DevStackError
 
 _TRAMPOLINE = Path(__file__).with_name("trampoline.py")
+_children: list[tuple[subprocess.Popen[bytes], signal.Signals]] = []
+"""All that may still run, each with the signal that ends it."""
+_ending = threading.Event()
 _TAIL_LINES = 15
 _POLL_S = 0.005
 """How often a condition is looked at: a start of Postgres takes 30 ms, one of Kafka 700 ms."""
@@ -61,6 +65,12 @@ class ServerProcess:
         return self._child.pid
 
     @property
+    def ending(self) -> str:
+        """How the server ended, in words: ``killed by signal 9``, ``exit status 1``."""
+        code = self._child.returncode
+        return f"killed by signal {-code}" if code is not None and code < 0 else f"exit status {code}"
+
+    @property
     def exit_status(self) -> int | None:
         """The server's exit status (negative: the signal that ended it), or None while it runs."""
         return self._child.returncode
@@ -78,7 +88,7 @@ class ServerProcess:
         deadline = time.monotonic() + within_s
         while not ready():
             if not self.alive():
-                raise DevStackError(f"{self._spec.name} ended at its start ({self._status()}){self._explanation()}")
+                raise DevStackError(f"{self._spec.name} ended at its start ({self.ending}){self._explanation()}")
             if time.monotonic() > deadline:
                 raise DevStackError(f"{self._spec.name} was not ready after {within_s:g} s{self._explanation()}")
             time.sleep(_POLL_S)
@@ -87,10 +97,6 @@ class ServerProcess:
         """Send ``number``, wait for the end, and use SIGKILL when it has not come after ``within_s``."""
         self._finalizer.detach()
         _end(self._child, number, within_s, os.getpid())
-
-    def _status(self) -> str:
-        code = self._child.returncode
-        return f"killed by signal {-code}" if code is not None and code < 0 else f"exit status {code}"
 
     def _explanation(self) -> str:
         return f"; log: {self._spec.log}; its last lines:\n{log_tail(self._spec.log)}"
@@ -116,6 +122,25 @@ def run_once(spec: ServerSpec) -> int:
         child.kill()
         child.wait()
         raise
+
+
+def end_everything(within_s: float) -> None:
+    """End whatever this process has started, and let it start nothing more: to be called when it is about to exit.
+
+    What has not ended ``within_s`` seconds after its own signal is killed. Safe in a signal handler, whatever the
+    process is doing in its other threads.
+    """
+    _ending.set()
+    children = [(child, number) for child, number in list(_children) if child.poll() is None]
+    for child, number in children:
+        child.send_signal(number)
+    deadline = time.monotonic() + within_s
+    for child, _ in children:
+        try:
+            child.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
 
 
 def log_tail(path: Path) -> str:
@@ -171,15 +196,20 @@ def command_line(pid: int) -> str:
 
 
 def _fork(spec: ServerSpec) -> subprocess.Popen[bytes]:
+    if _ending.is_set():
+        raise DevStackError(f"{spec.name} is not started: this process is ending")
     uid, gid = map(str, spec.user) if spec.user else ("-", "-")
     prefix = [sys.executable, "-I", "-S", str(_TRAMPOLINE), str(os.getpid()), str(int(spec.stop_signal)), uid, gid]
     argv = [*prefix, *spec.command]
     try:
         with spec.log.open("ab") as log:
             output = log.fileno()
-            return fork_child(ChildSpec(argv, spec.folder, spec.environment, output, spec.stdin, spec.inherited))
+            child = fork_child(ChildSpec(argv, spec.folder, spec.environment, output, spec.stdin, spec.inherited))
     except OSError as error:
         raise DevStackError(f"{spec.name} cannot be started: {error}") from error
+    _children[:] = [each for each in _children if each[0].returncode is None]
+    _children.append((child, spec.stop_signal))
+    return child
 
 
 def _end(child: subprocess.Popen[bytes], number: signal.Signals, within_s: float, owner: int) -> None:

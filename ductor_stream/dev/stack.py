@@ -54,6 +54,19 @@ class DevStack:
         finally:
             self._lock.release()
 
+    def ended(self) -> list[tuple[str, str]]:
+        """The servers that have ended by themselves, each with how: ``("Kafka", "killed by signal 9")``."""
+        named = (("Kafka", self.kafka), ("Postgres", self.postgres))
+        return [(name, server.ended) for name, server in named if server is not None and server.ended]
+
+    def revive(self) -> None:
+        """Start those that have ended again, on the same data and ports.
+
+        Raises:
+            DevStackError: one of them cannot be started.
+        """
+        _at_once([server.restart for server in (self.kafka, self.postgres) if server is not None and server.ended])
+
     def _ignore_in_git(self) -> None:
         """Nobody wants the servers' data in a commit, whatever the project's own ignore file says."""
         ignore = self.data_dir / ".gitignore"

@@ -17,10 +17,12 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from ductor_stream.errors import InvalidConfig, LogUnavailable
 from ductor_stream.kafka.inbound import Positions
 from ductor_stream.kafka.membership import Membership, Place
+from ductor_stream.kafka.repeats import REPEATS
 from ductor_stream.ports import INBOUND, Ownership, Received
 from ductor_stream.protocol.topics import Topics
 
 logger = logging.getLogger("ductor_stream.kafka.group")
+logger.addFilter(REPEATS)  # what a client hears of its connections comes many times a second
 
 Protocol = Literal["consumer", "classic"]
 

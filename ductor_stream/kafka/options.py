@@ -14,12 +14,14 @@ from typing import Any, Literal, TypeVar
 from confluent_kafka import KafkaException
 
 from ductor_stream.errors import InvalidConfig
+from ductor_stream.kafka.repeats import REPEATS
 
 Kind = Literal["consumer", "producer", "admin"]
 Client = TypeVar("Client")
 
 client_logger = logging.getLogger("ductor_stream.kafka.client")
 """Everything that librdkafka has to say, instead of stderr."""
+client_logger.addFilter(REPEATS)
 
 OWNED: Mapping[str, str] = {
     "bootstrap.servers": "it is `bootstrap` (DUCTOR_KAFKA_BOOTSTRAP)",

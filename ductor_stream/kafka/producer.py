@@ -16,9 +16,11 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from ductor_stream.kafka.repeats import REPEATS
 from ductor_stream.ports import Acknowledged, Outgoing, Undeliverable
 
 logger = logging.getLogger("ductor_stream.kafka.producer")
+logger.addFilter(REPEATS)  # what a client hears of its connections comes many times a second
 
 KEY_DECIDES = -1
 """librdkafka's word for: the partitioner takes the partition from the key."""

@@ -17,9 +17,11 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from ductor_stream.kafka.producer import KEY_DECIDES, PERMANENT, PURGE_SECONDS
+from ductor_stream.kafka.repeats import REPEATS
 from ductor_stream.ports import Delivered, Outgoing, Undeliverable
 
 logger = logging.getLogger("ductor_stream.kafka.task_producer")
+logger.addFilter(REPEATS)  # what a client hears of its connections comes many times a second
 
 POLL_SECONDS = 0.1
 """How long the thread sleeps in the driver at most; it wakes it when something was answered."""

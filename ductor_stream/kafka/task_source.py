@@ -14,10 +14,12 @@ import msgspec
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from ductor_stream.errors import InvalidConfig
+from ductor_stream.kafka.repeats import REPEATS
 from ductor_stream.kafka.task_assignment import TaskAssignment
 from ductor_stream.ports import TaskOwnership, TaskPosition, TaskRecord
 
 logger = logging.getLogger("ductor_stream.kafka.task_source")
+logger.addFilter(REPEATS)  # what a client hears of its connections comes many times a second
 
 Protocol = Literal["classic", "consumer"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 from collections.abc import Iterator
@@ -166,6 +167,7 @@ def test_a_second_dev_in_the_same_folder_is_refused(shop: tuple[Folder, dict[str
     second = folder.run("dev", "shop:app")
     assert second.returncode == 1
     assert "is in use by process" in second.stderr
+    assert "`dev stop` ends it" in second.stderr
 
 
 def test_the_readmes_example_survives_kill_9(tmp_path: Path) -> None:
@@ -192,6 +194,38 @@ def test_the_readmes_example_survives_kill_9(tmp_path: Path) -> None:
     with folder.running("shop:app"):
         assert folder.run("runs", "watch", "order-42").returncode == 0
         assert folder.json("runs", "show", "order-42")["result"] == "receipt for order-42"
+
+
+def test_servers_that_die_are_started_again(tmp_path: Path) -> None:
+    """Kafka and then Postgres are killed under a `dev`: it says so, in few lines, and its runs go on."""
+    folder = Folder(tmp_path)
+    (tmp_path / "shop.py").write_text(SHOP, encoding="utf-8")
+    with folder.running("shop:app") as ready:
+        for number, (server, pid_file) in enumerate(
+            (("Kafka", "kafka/pid"), ("Postgres", "postgres/data/postmaster.pid")), start=1
+        ):
+            pid = (tmp_path / ".ductor" / pid_file).read_text(encoding="ascii").split()[0]
+            os.kill(int(pid), signal.SIGKILL)
+            until(lambda name=server: f"dev: {name} runs again" in folder.errors("dev"), within_ms=30_000)
+            assert folder.errors("dev").count(f"dev: {server} has ended (killed by signal 9)") == 1
+            folder.ok("start", "fulfil", f"order-{number}", "--input", '"x"')
+            folder.ok("signal", f"order-{number}", "approved", "--json-payload", "true")
+            assert folder.run("runs", "watch", f"order-{number}").returncode == 0
+        assert folder.json("dev", "status")["kafka_bootstrap"] == ready["kafka_bootstrap"]
+        assert folder.errors("dev").count("Connection refused") < 10
+
+
+def test_processes_beside_a_dev_find_its_servers(shop: tuple[Folder, dict[str, str]]) -> None:
+    folder, _ = shop
+    for command in ("worker", "coordinator", "serve"):
+        process = folder.start(command, "shop:app")
+        try:
+            until(lambda name=command: " running " in folder.errors(name), within_ms=30_000, what=command)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0
+    assert folder.run("topics", "check", "shop:app").returncode == 0
+    assert folder.run("deployments", "shop:app").returncode == 0
 
 
 BUG = """

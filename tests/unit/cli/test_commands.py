@@ -100,7 +100,7 @@ def test_an_error_of_ours_is_one_line_and_a_remedy(call: Call) -> None:
     code, out, err = call("runs", "list", "--namespace", "shop")
     assert (code, out) == (2, "")
     line, remedy = err.splitlines()
-    assert line.startswith("error: where is Postgres? Set DUCTOR_DATABASE_URL")
+    assert line.startswith("error: where are Kafka and Postgres? no `ductor-stream dev` runs in ")
     assert remedy == "  see docs/errors/invalid_config.md"
 
 
@@ -169,12 +169,20 @@ def test_servers_of_a_running_dev_are_found(tmp_path: Path, monkeypatch: pytest.
         monkeypatch.delenv(name)
     lock = FolderLock(tmp_path / ".ductor" / "lock")
     lock.acquire()
-    remember(DevServers("127.0.0.1:9", "postgresql://x", str(tmp_path / ".ductor"), "shop"))
+    with pytest.raises(InvalidConfig, match=rf"process {os.getpid()}\) is starting"):
+        settings_for()
+    remember(DevServers("127.0.0.1:9", "postgresql://x", str(tmp_path / ".ductor"), "shop", os.getpid()))
     found = settings_for()
     assert (found.kafka_bootstrap, found.database_url, found.namespace) == ("127.0.0.1:9", "postgresql://x", "shop")
+    assert settings_for(of_app=True).namespace is None  # an app that is named has one of its own
     assert settings_for(kafka_bootstrap="other:9092").database_url is None
+    left = DevServers("127.0.0.1:9", "postgresql://x", str(tmp_path / ".ductor"), "shop", os.getpid() + 1)
+    remember(left)  # by one that was killed, while the next one starts
+    with pytest.raises(InvalidConfig, match="is starting"):
+        settings_for()
     lock.release()
-    assert settings_for().kafka_bootstrap is None
+    with pytest.raises(InvalidConfig, match="no `ductor-stream dev` runs in .*: start one there"):
+        settings_for()
 
 
 def test_the_help_comes_without_the_drivers() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -144,7 +145,7 @@ def dev(tmp_path: Path) -> Path:
     data = tmp_path / ".ductor"
     (data / "kafka").mkdir(parents=True)
     (data / "kafka/log").write_text("x")
-    remember(DevServers("127.0.0.1:1", "postgresql://me:it's@h/db", str(data), "shop"))
+    remember(DevServers("127.0.0.1:1", "postgresql://me:it's@h/db", str(data), "shop", os.getpid()))
     return data
 
 
@@ -177,6 +178,9 @@ def test_beside_a_dev_that_runs(dev: Path, call: Call) -> None:
         assert shown["kafka_bootstrap"] == shown["namespace"] == "ductor-stream dev"
         code, _, err = call("dev", "reset", "--yes")
         assert (code, "`ductor-stream dev stop` first" in err) == (4, True)
+        (dev / "dev.json").unlink()  # as long as it is not ready
+        code, out, _ = call("dev", "status", "--json")
+        assert (code, json.loads(out)["state"], json.loads(out)["pid"]) == (1, "starting", os.getpid())
     finally:
         lock.release()
     assert dev.exists()
