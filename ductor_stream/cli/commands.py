@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
 import uuid
 from collections.abc import Callable
@@ -12,10 +13,13 @@ import click
 import msgspec
 
 from ductor_stream.cli.connection import connection_options, namespace_of, settings_for
-from ductor_stream.cli.failures import Refused
+from ductor_stream.cli.description import nodes_of
+from ductor_stream.cli.failures import NotFound, Refused
 from ductor_stream.cli.output import answer
 from ductor_stream.config import Settings
 from ductor_stream.engine.events import CommandKind, CommandReceived, OnConflict
+from ductor_stream.engine.fork import fork_for, lineage
+from ductor_stream.engine.rebuild import rebuild
 from ductor_stream.engine.state import CLOSED
 from ductor_stream.engine.transitions import moved
 from ductor_stream.errors import InvalidValue, RunNotFound
@@ -23,6 +27,8 @@ from ductor_stream.protocol.requests import Request
 from ductor_stream.store.rows import RunRow
 
 _CLOSE_WITHIN_S = 10.0
+_SHOWN = 20
+"""Nodes that a refusal names; the rest is counted."""
 
 
 def json_argument(text: str, option: str) -> msgspec.Raw:
@@ -51,6 +57,23 @@ def find_run(settings: Settings, run_id: str) -> RunRow | None:
             return reader.find_run(run_id)
     except RunNotFound:
         return None  # the namespace itself is new
+
+
+def _refuse_unknown(settings: Settings, workflow: str) -> None:
+    """A workflow that no coordinator has ever had would only be suspended. Raises NotFound, with the nearest name.
+
+    Without a database, or where no coordinator has been yet, nothing is known of workflows.
+    """
+    if not settings.has_database:
+        return
+    from ductor_stream.cli.reading import open_reader
+
+    with open_reader(settings) as reader:
+        known = sorted({each.workflow for each in reader.declared()})
+    if known and workflow not in known:
+        near = difflib.get_close_matches(workflow, known, n=1)
+        offer = f"did you mean {near[0]}?" if near else f"there are {', '.join(known[:_SHOWN])}"
+        raise NotFound(f"no coordinator of {namespace_of(settings)} has a workflow {workflow!r}; {offer}")
 
 
 @click.command()
@@ -82,6 +105,8 @@ def start(
     run_id = run_id or uuid.uuid4().hex
     given = json_argument(input_, "--input") if input_ is not None else None
     existing = find_run(settings, run_id)
+    if existing is None:
+        _refuse_unknown(settings, workflow)
     if existing is not None and on_conflict == "reject":
         raise Refused(f"run {run_id} exists, and is {existing.status}")
     from ductor_stream.wiring import SyncClient
@@ -122,9 +147,11 @@ def _command(kind: CommandKind, help_text: str, *options: Callable[[Any], Any]) 
         run_id: str, reason: str, command_id: str | None, as_json: bool, to_node: str | None = None, **given: Any
     ) -> None:
         settings = settings_for(**given)
+        request = CommandReceived(kind, command_id or uuid.uuid4().hex, reason, to_node)
         if settings.has_database:
             _refuse_early(kind, run_id, find_run(settings, run_id))
-        request = CommandReceived(kind, command_id or uuid.uuid4().hex, reason, to_node)
+            if kind in ("retry", "reset"):
+                _refuse_fork(settings, run_id, request)
         _send(settings, run_id, request)
         asked = {"run_id": run_id, "command": kind, "command_id": request.command_id}
         answer(asked, as_json, lambda _: click.echo(f"{kind} was sent to run {run_id}"))
@@ -162,13 +189,32 @@ def _refuse_early(kind: CommandKind, run_id: str, row: RunRow | None) -> None:
     if kind == "retry" and row.status not in ("failed", "timed_out"):
         raise Refused(f"run {run_id} is {row.status}: only a failed or timed-out run can be tried again")
     if kind in ("retry", "reset"):
-        return  # what else there is to say needs the run's history: its owner judges that
+        return  # what else there is to say needs the run's history
     if row.status in CLOSED:
         raise Refused(f"run {run_id} is {row.status}")
     if kind == "cancel" and row.header.cancel_requested:
         raise Refused(f"run {run_id} was asked to end before")
     if kind in ("pause", "resume", "terminate") and moved(row.header.status, kind) is None:
         raise Refused(f"run {run_id} is {row.status}: it cannot be {kind}d")
+
+
+def _refuse_fork(settings: Settings, run_id: str, request: CommandReceived) -> None:
+    """A retry or reset that the run's history does not allow. Raises Refused, with the nodes that there are."""
+    from ductor_stream.cli.reading import get_run, open_reader, whole_history
+
+    with open_reader(settings) as reader:
+        row = get_run(reader, run_id)
+        records = [record for entry in whole_history(reader, run_id) for record in entry.records]
+    own = lineage(records, row.execution)
+    refused = fork_for(request, row.header, own)
+    if not isinstance(refused, str):
+        return
+    if refused == "node_not_found":
+        nodes = [f"{node.node_id} ({node.name or node.kind})" for node in nodes_of(rebuild(run_id, own), own)]
+        more = f" and {len(nodes) - _SHOWN} more" if len(nodes) > _SHOWN else ""
+        there = f"it has {', '.join(nodes[:_SHOWN])}{more}" if nodes else "it has none yet"
+        raise Refused(f"run {run_id} has no node {request.to_node!r}; {there}")
+    raise Refused(f"run {run_id} cannot be asked to {request.kind}: {refused.replace('_', ' ')}")
 
 
 cancel = _command("cancel", "Ask a run to end: its cleanup runs.")

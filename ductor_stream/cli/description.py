@@ -29,7 +29,7 @@ from ductor_stream.store.rows import Beat
 
 
 class NodeView(msgspec.Struct):
-    """A node, open or closed. ``attempts`` counts the tries made so far, ``queue`` is set for steps.
+    """A node, open or closed. ``attempts`` counts the tries of a step made so far, ``queue`` is set for steps.
 
     ``status``: dispatched, backoff, waiting while open; then completed, failed, fired, received or dropped.
     ``worker`` runs the current attempt, where it was heard of. ``child`` is the run id of a child run.
@@ -124,7 +124,8 @@ def _decide(views: dict[str, NodeView], decision: AnyDecision, now: int) -> None
 
 def _still_open(view: NodeView, node: Node, beat: Beat | None) -> None:
     view.status, view.generation, view.due_at = node.status, node.generation, moment(node.due_at)
-    view.attempts = node.attempt - (node.status == "backoff")
+    if node.kind == "step":
+        view.attempts = node.attempt - (node.status == "backoff")
     view.error = error_text(node.last_failure) if node.last_failure is not None else None
     if node.child is not None:
         view.child = node.child.run_id

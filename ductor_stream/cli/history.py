@@ -23,6 +23,7 @@ from ductor_stream.engine.events import (
     SignalReceived,
     TimerFired,
 )
+from ductor_stream.engine.rebuild import refusals
 from ductor_stream.engine.state import (
     AnyDecision,
     Completed,
@@ -37,6 +38,10 @@ from ductor_stream.engine.state import (
 )
 
 _TIMES = frozenset({"now", "due_at"})
+_REQUESTS = (CommandReceived, SignalReceived, RunStarted)
+
+Entry = tuple[int, Sequence[Record]]
+"""A ``record_version``, and the records of the commit that made it."""
 
 
 def plain(value: Any) -> Any:
@@ -63,42 +68,89 @@ def _json_or_text(raw: bytes) -> Any:
         return raw.decode(errors="replace")
 
 
-def history_values(entries: Sequence[tuple[int, Sequence[Record]]]) -> Iterator[dict[str, Any]]:
-    """Each event of a run with what the workflow decided on it; entries are (record_version, records of that commit)."""
-    for record_version, records in entries:
-        for record in records:
-            yield {
-                "record_version": record_version,
-                "execution": record.execution,
-                "seq": record.seq,
-                "at": moment(record.now),
-                "event": plain(record.event),
-                "decisions": plain(record.decisions),
-                "parked": plain(record.parked),
-            }
+class History:
+    """A run's history, read page by page: each page is told with what the pages before it have named."""
 
+    def __init__(self, run_id: str) -> None:
+        self._run_id = run_id
+        self._records: list[Record] = []
+        self._names: dict[tuple[int, str], str] = {}
+        self._origins: dict[int, int] = {}
+        self._refused: dict[tuple[int, int], str] = {}
 
-def history_rows(entries: Sequence[tuple[int, Sequence[Record]]]) -> Iterator[dict[str, Any]]:
-    """The same as a row of a table: what happened, and what came of it."""
-    names: dict[tuple[int, str], str] = {}
-    for record_version, records in entries:
-        for record in records:
+    def read(self, entries: Sequence[Entry]) -> None:
+        """Take in the next page."""
+        page = [record for _, records in entries for record in records]
+        self._records += page
+        for record in page:
+            if isinstance(record.event, Forked):
+                self._origins[record.execution] = record.event.from_execution
             for decision in record.decisions or ():
                 if isinstance(decision, NodeCreated):
-                    names[record.execution, decision.node_id] = decision.name or decision.kind
-            yield {
-                "version": record_version,
-                "execution": record.execution,
-                "seq": record.seq,
-                "at": moment(record.now),
-                "event": _event_line(record, names),
-                "then": _then_line(record, names),
-            }
+                    self._names[record.execution, decision.node_id] = decision.name or decision.kind
+        # Whatever is refused was not put to the workflow: most pages need no second look.
+        if any(isinstance(record.event, _REQUESTS) and record.decisions is None for record in page):
+            self._refused = refusals(self._run_id, self._records)
+
+    def refused(self, record: Record) -> str | None:
+        """Why the request of this record was refused, in the wire contract's word; None if it was not."""
+        return self._refused.get((record.execution, record.seq))
+
+    def name(self, execution: int, node_id: str) -> str:
+        """What the node is called: in this execution, or in those that a retry or reset took it over from."""
+        seen: int | None = execution
+        while seen is not None:
+            if (seen, node_id) in self._names:
+                return self._names[seen, node_id]
+            seen = self._origins.get(seen)
+        return "node"
+
+    def values(self, entries: Sequence[Entry]) -> Iterator[dict[str, Any]]:
+        """Each event of a page that was read, with what the workflow decided on it."""
+        for record_version, records in entries:
+            for record in records:
+                yield {
+                    "record_version": record_version,
+                    "execution": record.execution,
+                    "seq": record.seq,
+                    "at": moment(record.now),
+                    "event": plain(record.event),
+                    "decisions": plain(record.decisions),
+                    "parked": plain(record.parked),
+                    "refused": self.refused(record),
+                }
+
+    def rows(self, entries: Sequence[Entry]) -> Iterator[dict[str, Any]]:
+        """The same as rows of a table: what happened, and what came of it."""
+        for record_version, records in entries:
+            for record in records:
+                yield {
+                    "version": record_version,
+                    "execution": record.execution,
+                    "seq": record.seq,
+                    "at": moment(record.now),
+                    "event": _event_line(record, self),
+                    "then": _then_line(record, self),
+                }
 
 
-def _event_line(record: Record, names: dict[tuple[int, str], str]) -> str:
+def history_values(run_id: str, entries: Sequence[Entry]) -> list[dict[str, Any]]:
+    """A whole history as values; entries are (record_version, records of that commit)."""
+    history = History(run_id)
+    history.read(entries)
+    return list(history.values(entries))
+
+
+def history_rows(run_id: str, entries: Sequence[Entry]) -> list[dict[str, Any]]:
+    """A whole history as rows of a table."""
+    history = History(run_id)
+    history.read(entries)
+    return list(history.rows(entries))
+
+
+def _event_line(record: Record, history: History) -> str:
     def named(node_id: str) -> str:
-        return f"{names.get((record.execution, node_id), '?')} ({node_id})"
+        return f"{history.name(record.execution, node_id)} ({node_id})"
 
     match record.event:
         case RunStarted(workflow, version):
@@ -113,7 +165,8 @@ def _event_line(record: Record, names: dict[tuple[int, str], str]) -> str:
         case SignalReceived() as signal:
             return f"signal {signal.name}"
         case CommandReceived() as command:
-            return f"{command.kind} asked" + (f": {command.reason}" if command.reason else "")
+            asked = f"{command.kind} to node {command.to_node}" if command.to_node else command.kind
+            return f"{asked} asked" + (f": {command.reason}" if command.reason else "")
         case Redeployed() as deployed:
             return f"code {deployed.digest[:12]} deployed"
         case Condemned() as condemned:
@@ -130,18 +183,20 @@ def _event_line(record: Record, names: dict[tuple[int, str], str]) -> str:
             return "goes on"
 
 
-def _then_line(record: Record, names: dict[tuple[int, str], str]) -> str:
+def _then_line(record: Record, history: History) -> str:
     if record.parked is not None:
         return f"suspended: {record.parked.code}: {record.parked.message}"
-    return ", ".join(_decision(decision, names, record.execution) for decision in record.decisions or ())
+    if (code := history.refused(record)) is not None:
+        return f"refused: {code.replace('_', ' ')}"
+    return ", ".join(_decision(decision, history, record.execution) for decision in record.decisions or ())
 
 
-def _decision(decision: AnyDecision, names: dict[tuple[int, str], str], execution: int) -> str:
+def _decision(decision: AnyDecision, history: History, execution: int) -> str:
     match decision:
         case NodeCreated() as created:
             return f"{created.kind} {created.name} ({created.node_id})".replace("timer  (", "timer (")
         case NodeDropped(node_id):
-            return f"dropped {names.get((execution, node_id), '?')} ({node_id})"
+            return f"dropped {history.name(execution, node_id)} ({node_id})"
         case SignalTaken(_, node_id):
             return f"took signal ({node_id or 'at once'})"
         case Patched(change):

@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 import click
 
 from ductor_stream.cli.connection import connection_options, settings_for
+from ductor_stream.cli.error_places import error_fields, last_places, node_row
 from ductor_stream.cli.failures import FAILED, OK, end
-from ductor_stream.cli.history import history_rows, history_values
+from ductor_stream.cli.history import Entry, History, history_rows, history_values
 from ductor_stream.cli.output import answer, print_fields, print_json, print_table
 from ductor_stream.cli.reading import get_run, listed, open_reader, shown, whole_history
 from ductor_stream.cli.verdicts import explained_lines
@@ -57,13 +58,18 @@ def show(run_id: str, as_json: bool, **given: Any) -> None:
 
 def _show_run(run: dict[str, Any]) -> None:
     hidden = ("nodes", "attempts", "input", "reason")
-    print_fields({name: value for name, value in run.items() if name not in hidden})
+    places = last_places(run["attempts"], run["execution"])
+    told = {name: value for name, value in run.items() if name not in hidden}
+    print_fields(told | error_fields(run.get("error"), places.values()))
     if run["nodes"]:
         click.echo()
         columns = ("node_id", "kind", "name", "status", "generation", "attempts", "queue", "worker", "child", "error")
-        print_table(columns, run["nodes"], hide_empty=("queue", "worker", "child", "error"))
+        rows = [node_row(node, places) for node in run["nodes"]]
+        print_table(columns, rows, hide_empty=("queue", "worker", "child", "error"))
     if decided := explained_lines(run["nodes"]):
-        click.echo("\n" + "\n".join(decided))
+        click.echo("
+" + "
+".join(decided))
 
 
 @runs.command()
@@ -75,9 +81,9 @@ def history(run_id: str, as_json: bool, **given: Any) -> None:
         get_run(reader, run_id)
         entries = _entries(whole_history(reader, run_id))
     if as_json:
-        print_json(list(history_values(entries)))
+        print_json(history_values(run_id, entries))
     else:
-        print_table(("version", "seq", "at", "event", "then"), history_rows(entries))
+        print_table(("version", "seq", "at", "event", "then"), history_rows(run_id, entries))
 
 
 @runs.command()
@@ -103,12 +109,14 @@ def watch(run_id: str, within: float, as_json: bool, **given: Any) -> None:
     With --json each event is a line.
     """
     settings = settings_for(**given)
-    seen = 0
+    seen, history = 0, History(run_id)
     with _appearing(lambda: open_reader(settings), within) as reader:
         row = _appearing(lambda: get_run(reader, run_id), within)
         while True:
             fresh = whole_history(reader, run_id, seen)
-            for line in history_values(_entries(fresh)) if as_json else history_rows(_entries(fresh)):
+            entries = _entries(fresh)
+            history.read(entries)
+            for line in history.values(entries) if as_json else history.rows(entries):
                 _print_event(line, as_json)
             seen = fresh[-1].record_version if fresh else seen
             if row.status in CLOSED and seen >= row.record_version:
@@ -146,5 +154,5 @@ def _print_end(row: RunRow, as_json: bool) -> None:
         click.echo(f"{row.run_id} {row.status}")
 
 
-def _entries(found: list[HistoryEntry]) -> list[tuple[int, Any]]:
+def _entries(found: list[HistoryEntry]) -> list[Entry]:
     return [(entry.record_version, entry.records) for entry in found]

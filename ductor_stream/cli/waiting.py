@@ -74,8 +74,9 @@ def _dispatched(base: str, node: Node, around: Surroundings) -> str:
     beat = _beats(node, around.beats)
     if beat is not None:
         since, latest = _moment(beat.heard_at), _moment(beat.beat_at)
+        place = f" on {beat.worker}" if beat.worker else ""  # a worker of somebody else's need not say who it is
         return (
-            f"step {node.name}, attempt {node.attempt}, running since {since} on {beat.worker}, "
+            f"step {node.name}, attempt {node.attempt}, running since {since}{place}, "
             f"last heard of at {latest} (node {node.node_id})"
         )
     queue = node.options.queue if node.options is not None else ""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ductor_stream.engine.actions import EmitLifecycle
 from ductor_stream.engine.decide import decide, park
 from ductor_stream.engine.definition import WorkflowDefinition
 from ductor_stream.engine.draft import Draft
 from ductor_stream.engine.events import Continued, Forked, RunStarted
-from ductor_stream.engine.fork import forked
+from ductor_stream.engine.fork import forked, lineage
 from ductor_stream.engine.planners import Live, start_live
 from ductor_stream.engine.reduce import reduce
 from ductor_stream.engine.reduce.start import begin, first, next_execution
@@ -48,6 +49,17 @@ def replay(definition: WorkflowDefinition, run_id: str, records: Sequence[Record
     return None
 
 
+def refusals(run_id: str, records: Sequence[Record]) -> dict[tuple[int, int], str]:
+    """The records of requests that were refused, by (execution, seq), each with the ``code`` of its rejection.
+
+    ``records`` is the whole history of the run. A refusal is not written down: it follows from the state.
+    """
+    found: dict[tuple[int, int], str] = {}
+    for execution in dict.fromkeys(record.execution for record in records):
+        fold(run_id, lineage(records, execution), None, found)
+    return found
+
+
 class _Replay:
     """Feeds a live coroutine the facts of recorded events, and compares what it decides with what was recorded."""
 
@@ -68,8 +80,13 @@ class _Replay:
             self.problem = outcome
 
 
-def fold(run_id: str, records: Sequence[Record], replay: _Replay | None) -> RunState:
-    """The state after these records; ``replay`` hears what the planner heard."""
+def fold(
+    run_id: str,
+    records: Sequence[Record],
+    replay: _Replay | None,
+    refused: dict[tuple[int, int], str] | None = None,
+) -> RunState:
+    """The state after these records; ``replay`` hears what the planner heard, ``refused`` gets what was refused."""
     draft: Draft | None = None
     for record in records:
         if isinstance(record.event, Forked) and draft is not None:
@@ -89,11 +106,18 @@ def fold(run_id: str, records: Sequence[Record], replay: _Replay | None) -> RunS
             park(draft, record.parked, facts)
         elif facts:
             draft.state.held.extend(facts)
+        if refused is not None and (code := _rejected(draft)):
+            refused[record.execution, record.seq] = code
         draft.actions.clear()
         draft.dispatches.clear()
     if draft is None:
         raise InvariantViolation("a run without any record cannot be rebuilt")
     return draft.state
+
+
+def _rejected(draft: Draft) -> str:
+    told = [each for each in draft.actions if isinstance(each, EmitLifecycle) and each.type == "command.rejected"]
+    return told[0].reason if told else ""
 
 
 def _begin_recorded(run_id: str, record: Record, before: Draft | None) -> tuple[Draft, list[Held]]:

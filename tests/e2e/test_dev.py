@@ -102,6 +102,8 @@ def test_what_cannot_be_done_has_its_exit_code(shop: tuple[Folder, dict[str, str
     assert folder.run("cancel", "order-8").returncode == 3
     assert folder.run("start", "fulfil", "order-9", "--input", "not json").returncode == 2
     assert folder.run("topics", "check", "shop:app").returncode == 0
+    unknown = folder.run("start", "fulfill", "order-9", "--input", '"x"')
+    assert (unknown.returncode, "did you mean fulfil?" in unknown.stderr) == (3, True)
 
 
 def test_pause_and_resume(shop: tuple[Folder, dict[str, str]]) -> None:
@@ -124,6 +126,8 @@ def test_retry_and_reset(shop: tuple[Folder, dict[str, str]]) -> None:
     assert folder.run("runs", "watch", "bill-1").returncode == 1
     failed = folder.json("runs", "show", "bill-1")
     assert (failed["status"], failed["error"]["type"]) == ("failed", "BankClosed")
+    line = next(n for n, text in enumerate(SHOP.splitlines(), start=1) if "BankClosed" in text)
+    assert f"BankClosed: the bank is closed (at shop.py:{line} in pay)" in folder.ok("runs", "show", "bill-1")
     (folder.path / "bank-is-open").touch()
     folder.ok("retry", "bill-1")
 
@@ -134,6 +138,8 @@ def test_retry_and_reset(shop: tuple[Folder, dict[str, str]]) -> None:
 
     assert until(lambda: result(2)) == "paid bill-1"
     assert folder.run("retry", "bill-1").returncode == 4
+    refused = folder.run("reset", "bill-1", "--to-node", "nowhere")
+    assert (refused.returncode, "it has 1 (pay)" in refused.stderr) == (4, True)
     folder.ok("reset", "bill-1", "--to-node", failed["nodes"][0]["node_id"])
     assert until(lambda: result(3)) == "paid bill-1"
 

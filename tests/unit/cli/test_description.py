@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+import msgspec
+
 from ductor_stream.app import App
 from ductor_stream.cli.description import nodes_of
-from ductor_stream.cli.history import history_rows, history_values
+from ductor_stream.cli.error_places import error_fields, last_places, node_row
+from ductor_stream.cli.history import History, history_rows, history_values
 from ductor_stream.definitions.policy import Retry
 from ductor_stream.engine.events import (
     AnyEvent,
@@ -149,13 +152,15 @@ def test_a_retry_goes_on_from_what_failed() -> None:
     story.hear(CommandReceived("retry", "c1"))
     assert story.open.header.execution == 2
     assert story.statuses()[1:] == [("reserve", "completed", 1, 1), ("charge", "dispatched", 2, 1)]
-    assert [row["event"] for row in history_rows(story.entries())][-1].startswith("retry: execution 2 goes on from 1")
+    assert [row["event"] for row in history_rows("order-1", story.entries())][-1].startswith(
+        "retry: execution 2 goes on from 1"
+    )
 
 
 def test_history_for_people() -> None:
     story = reserved()
     story.hear(CommandReceived("cancel", "c1", "customer asked"))
-    rows = [(row["event"], row["then"]) for row in history_rows(story.entries())]
+    rows = [(row["event"], row["then"]) for row in history_rows("order-1", story.entries())]
     first, second = story.node("reserve"), story.node("reserve", 1)
     assert rows[0] == ("started fulfil version 1", f"step reserve ({first}), step reserve ({second})")
     assert rows[1] == (f"reserve ({first}) completed", "")
@@ -163,9 +168,87 @@ def test_history_for_people() -> None:
     assert "cancelled" in rows[3][1]
 
 
+def test_nodes_are_named_in_later_pages_and_later_executions() -> None:
+    story = reserved()
+    history, told = History("order-1"), list[str]()
+    story.hear(finish(story.node("charge"), failure=Failure("user", "CardDeclined", "no", retryable=False)))
+    story.hear(CommandReceived("retry", "c1"))
+    story.hear(AttemptFinished(2, story.node("charge"), 2, "completed", b'"ok"'))
+    for entry in story.entries():  # as `runs watch` reads it: a few records at a time
+        history.read([entry])
+        told += [row["event"] for row in history.rows([entry])]
+    assert told[1].startswith("reserve (")
+    assert told[3].startswith("charge (")
+    assert story.records[5].execution == 2
+    assert told[5] == f"charge ({story.node('charge')}) completed"
+    assert not any("node (" in line for line in told)
+
+
+def test_a_refused_request_is_told_as_refused() -> None:
+    story = reserved()
+    story.hear(CommandReceived("reset", "c1", to_node="nowhere"))
+    story.hear(CommandReceived("resume", "c2"))
+    story.hear(CommandReceived("pause", "c3"))
+    story.hear(CommandReceived("resume", "c4"))
+    story.hear(CommandReceived("terminate", "c5"))
+    story.hear(SignalReceived("a1", "approved", b"true"))
+    story.hear(CommandReceived("cancel", "c6"))
+    rows = [(row["event"], row["then"]) for row in history_rows("order-1", story.entries())][3:]
+    assert rows == [
+        ("reset to node nowhere asked", "refused: node not found"),
+        ("resume asked", "refused: run is running"),
+        ("pause asked", ""),
+        ("resume asked", ""),
+        ("terminate asked", ""),
+        ("signal approved", "refused: run closed"),
+        ("cancel asked", "refused: run closed"),
+    ]
+    values = history_values("order-1", story.entries())
+    assert [value["refused"] for value in values[3:5]] == ["node_not_found", "run_is_running"]
+    assert values[0]["refused"] is None
+
+
+def test_a_refused_start_is_told_as_refused() -> None:
+    story = reserved()
+    story.hear(RunStarted("fulfil", "1", b"null", "s2", "reject"))
+    assert history_rows("order-1", story.entries())[-1]["then"] == "refused: run exists"
+
+
+def test_timers_and_signals_are_not_attempted() -> None:
+    story = reserved()
+    story.hear(finish(story.node("charge")))
+    story.hear(SignalReceived("a7", "approved", b"true"))
+    assert [view.attempts for view in nodes_of(story.open, story.records)] == [1, 1, 1, 0, 0]
+    shown = [node_row(msgspec.to_builtins(view), {}) for view in nodes_of(story.open, story.records)]
+    assert [row["attempts"] for row in shown] == [1, 1, 1, None, None]
+
+
+STACK = """Traceback (most recent call last):
+  File "/app/shop.py", line 6, in charge
+    return lookup(order)
+  File "/usr/lib/python3.12/site-packages/bank/api.py", line 80, in lookup
+    raise KeyError(order)
+KeyError: 'order-1'
+"""
+
+
+def test_an_error_is_told_with_the_place_in_the_users_code() -> None:
+    error = {"code": "user", "type": "KeyError", "message": "'order-1'", "retryable": True, "details": {"at": 7}}
+    attempts = [{"execution": 1, "node_id": "2", "error": error | {"stack": STACK}}]
+    places = last_places(attempts, 1)
+    assert error_fields(error, places.values()) == {
+        "error": "KeyError: 'order-1' (at /app/shop.py:6 in charge)",
+        "error_details": {"at": 7},
+    }
+    node = {"node_id": "2", "kind": "step", "attempts": 1, "error": "KeyError: 'order-1'"}
+    assert node_row(node, places)["error"] == "KeyError: 'order-1' (at /app/shop.py:6 in charge)"
+    assert error_fields(error, last_places(attempts, 2).values())["error"] == "KeyError: 'order-1'"
+    assert error_fields(None, ()) == {}
+
+
 def test_history_for_programs() -> None:
     story = reserved()
-    values = list(history_values(story.entries()))
+    values = history_values("order-1", story.entries())
     assert values[0]["event"] == {
         "type": "start",
         "workflow": "fulfil",

@@ -60,6 +60,12 @@ def test_an_attempt_is_running_on_a_worker() -> None:
     )
 
 
+def test_a_worker_that_does_not_say_who_it_is() -> None:
+    beat = Beat(1, "1", 1, T0 + 1000, T0 + 9000, "", None)
+    told = sentence(run(charge()), beats={"1": beat})
+    assert told is not None and "running since 2026-01-01T00:00:01Z, last heard of" in told
+
+
 def test_a_heartbeat_of_an_older_generation_says_nothing() -> None:
     beat = Beat(1, "1", 1, T0, T0, "pod-7", None)
     state = run(charge(generation=2, attempt=2))
