@@ -8,7 +8,11 @@ if TYPE_CHECKING:
     from ductor_stream.coordinator.service import Coordinator
 
 STALLED_S = 10.0
-"""Lag without a commit for so long is a stall, and so is a loop that does not come round."""
+"""Lag without a commit for so long is a stall."""
+
+ROUND_S = 7.0
+"""A loop that has not come round for so long waits for something: it does so in half a second when nothing comes. Below
+the ten seconds that are promised for a Postgres that hangs in the middle of a commit."""
 
 
 class Readiness:
@@ -42,8 +46,9 @@ class Readiness:
             found.append("Postgres cannot be reached; nothing is lost, the partitions are taken anew when it answers")
         if not coordinator.log.healthy():
             found.append("Kafka cannot be reached; nothing is lost, it goes on when a broker answers")
-        if now - self._turned_at > STALLED_S:
-            found.append(f"the loop has not come round for {now - self._turned_at:.0f} s")
+        if now - self._turned_at > ROUND_S:
+            waits = "workflow code is computing" if self.ticking_for() else "Postgres or Kafka does not answer"
+            found.append(f"the loop has not come round for {now - self._turned_at:.0f} s: {waits}")
         behind = coordinator.gauges.behind_since
         if behind is not None and now - max(behind, coordinator.committed_at) > STALLED_S:
             found.append("records wait in the inbound topics, and nothing has been committed for 10 s")

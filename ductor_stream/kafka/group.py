@@ -15,6 +15,7 @@ import msgspec
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from ductor_stream.errors import InvalidConfig, LogUnavailable
+from ductor_stream.kafka.bounded import CLOSE_SECONDS, GivenUp, within
 from ductor_stream.kafka.inbound import Positions
 from ductor_stream.kafka.membership import Membership, Place
 from ductor_stream.kafka.repeats import REPEATS
@@ -94,6 +95,8 @@ class GroupMember:
         self._rejoin_at: float | None = None
         self._down = ""
         self._fatal = ""
+        self._given_up: list[Consumer] = []
+        """Clients that did not close in time: what they call back with is of no interest any more."""
         self._join()
         atexit.register(self._abandon)
 
@@ -200,7 +203,9 @@ class GroupMember:
 
     # -- rebalances (called by the client from within poll and close) ----------------------------
 
-    def _assigned(self, _client: Consumer, partitions: list[TopicPartition]) -> None:
+    def _assigned(self, client: Consumer, partitions: list[TopicPartition]) -> None:
+        if client in self._given_up:
+            return
         places = self._places(partitions)
         self._shielded(lambda: self.positions.assign(places))
         whole = self._membership.give(places)
@@ -209,7 +214,9 @@ class GroupMember:
         if whole:
             self._told.append(("assigned", whole))
 
-    def _revoked(self, _client: Consumer, partitions: list[TopicPartition]) -> None:
+    def _revoked(self, client: Consumer, partitions: list[TopicPartition]) -> None:
+        if client in self._given_up:
+            return
         places = self._places(partitions)
         broken = self._broken(places)
         logger.info("revoked %s, whole until now: %s", sorted(places), sorted(broken))
@@ -219,7 +226,9 @@ class GroupMember:
         self._shielded(lambda: self.positions.unassign(places))
         self._membership.take(places)
 
-    def _lost(self, _client: Consumer, partitions: list[TopicPartition]) -> None:
+    def _lost(self, client: Consumer, partitions: list[TopicPartition]) -> None:
+        if client in self._given_up:
+            return
         places = self._places(partitions)
         broken = self._broken(places)
         logger.warning("lost %s, whole until now: %s", sorted(places), sorted(broken))
@@ -305,12 +314,15 @@ class GroupMember:
 
     def _close_client(self) -> None:
         try:
-            self._client.close()
+            within(CLOSE_SECONDS, self._client.close)
+        except GivenUp as error:
+            self._given_up.append(self._client)
+            logger.warning("the group is not left in good order, its broker does not answer: %s", error)
         except (KafkaException, RuntimeError) as error:
             logger.warning("closing the consumer: %s", error)
 
     def close(self) -> None:
-        """Leave the group; ``ownership.revoked`` hears of what we held."""
+        """Leave the group; ``ownership.revoked`` hears of what we held. Takes ``CLOSE_SECONDS`` at most."""
         atexit.unregister(self._abandon)
         if self._rejoin_at is None:
             self._commit()

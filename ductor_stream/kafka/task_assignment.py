@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
+from ductor_stream.kafka.bounded import CLOSE_SECONDS, GivenUp, within
 from ductor_stream.ports import TaskOwnership, TaskPosition
 
 logger = logging.getLogger("ductor_stream.kafka.task_source")
@@ -107,7 +108,10 @@ class TaskAssignment:
             if not wait:
                 self._client.commit(offsets=offsets)
                 return True
-            answers = self._client.commit(offsets=offsets, asynchronous=False)
+            answers = within(CLOSE_SECONDS, lambda: self._client.commit(offsets=offsets, asynchronous=False))
+        except GivenUp as error:
+            logger.warning("offsets of %s are not committed: %s", self._topic, error)
+            return False
         except KafkaException as error:
             logger.warning("offsets of %s are not committed: %s", self._topic, error.args[0].str())
             return False

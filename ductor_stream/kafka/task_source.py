@@ -14,6 +14,7 @@ import msgspec
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from ductor_stream.errors import InvalidConfig
+from ductor_stream.kafka.bounded import CLOSE_SECONDS, GivenUp, within
 from ductor_stream.kafka.repeats import REPEATS
 from ductor_stream.kafka.task_assignment import TaskAssignment
 from ductor_stream.ports import TaskOwnership, TaskPosition, TaskRecord
@@ -180,7 +181,11 @@ class KafkaTaskSource:
         """Leave the group (``revoked`` hears of what was held)."""
         try:
             if self._client is not None:
-                self._client.close()  # the callback still commits by it
+                within(CLOSE_SECONDS, self._client.close)  # the callback still commits by it
+        except GivenUp as error:
+            logger.warning(
+                "group %s is not left in good order, its broker does not answer: %s", self._config.group, error
+            )
         except (KafkaException, RuntimeError) as error:
             logger.warning("closing the consumer: %s", error)
         self._client = self._assignment = None

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import msgspec
@@ -40,6 +41,8 @@ class StoreOptions(msgspec.Struct, frozen=True):
     statement_timeout_ms: int = 30_000
     idle_in_transaction_timeout_ms: int = 10_000
     answer_timeout_ms: int = 35_000
+    ping_timeout_ms: int = 3_000
+    """For the one question that costs nothing: with five seconds between two, a frozen server is told within eight."""
     dead_peer_timeout_ms: int = 9_000
     """After how long without a sign of the peer's kernel the connection is given up."""
 
@@ -52,6 +55,15 @@ class OwnedConnection(Connection[Any]):
     """A connection whose every wait has a bound: a proxy in between may keep a dead server's socket alive."""
 
     answer_timeout_s: float = 35.0
+
+    @contextmanager
+    def answering_within(self, seconds: float) -> Iterator[None]:
+        """Inside, no answer is waited for any longer."""
+        before, self.answer_timeout_s = self.answer_timeout_s, seconds
+        try:
+            yield
+        finally:
+            self.answer_timeout_s = before
 
     def wait(self, gen: Generator[Any, Any, RV], *args: Any, **kwargs: Any) -> RV:
         """Drive one operation to its end. Raises Unanswered, then the connection is closed."""

@@ -205,8 +205,9 @@ class PostgresStore:
     # -- the connection ---------------------------------------------------------------------
 
     def ping(self) -> int:
-        """Postgres's clock in ms. Raises StoreUnavailable."""
-        return int(self._rows("read_clock", {})[0][0])
+        """Postgres's clock in ms. Raises StoreUnavailable, soon: a server that hangs is away."""
+        with self._connection.answering_within(self._options.ping_timeout_ms / 1000):
+            return int(self._rows("read_clock", {})[0][0])
 
     def reconnect(self) -> None:
         """Drop the connection and open another. Raises StoreUnavailable."""
