@@ -25,6 +25,7 @@ from ductor_stream.config import Settings, load
 from ductor_stream.dev.keeper import Keeper
 from ductor_stream.dev.stack import DevStack
 from ductor_stream.kafka.topics import create_topics
+from ductor_stream.kafka.warming import wake_groups
 from ductor_stream.store.migrate import migrate
 from ductor_stream.wiring.topics import admin_config, planned
 
@@ -127,6 +128,9 @@ def prepare(app: App, settings: Settings) -> None:
     connected(lambda: migrate(settings.need_database()), stop)
     connected(lambda: create_topics(admin_config(app, settings), planned(app, settings)), stop)
     stop.close()
+    topics = settings.topics(app.namespace)
+    groups = [topics.coordinator_group, *map(topics.worker_group, app.queues(external=False))]
+    wake_groups(admin_config(app, settings), groups)
 
 
 def _run(
