@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 
 from ductor_stream.cli.hangs import DeadMansSwitch
 from ductor_stream.config import Settings
-from ductor_stream.errors import LogUnavailable, StoreUnavailable
+from ductor_stream.errors import InvalidConfig, LogUnavailable, StoreUnavailable
 from ductor_stream.telemetry import logs
 from ductor_stream.telemetry.health import HealthServer
 from ductor_stream.telemetry.logs import get_logger
@@ -120,7 +120,7 @@ Build = Callable[[CollectorRegistry], list[Service]]
 def run_process(settings: Settings, build: Build, ready: Callable[[CollectorRegistry], bool] | None = None) -> None:
     """Build services, run them side by side until a signal comes or one of them ends, and end in good order.
 
-    ``ready`` is called when no service has a problem, again and again until it says True. Raises what ``build`` or a service raised, and InvalidConfig or OSError for a health port that is taken.
+    ``ready`` is called when no service has a problem, again and again until it says True. Raises what ``build`` or a service raised, and InvalidConfig for a health port that is taken.
     """
     logs.configure(settings.log_format, settings.log_level)
     registry = process_registry()
@@ -175,7 +175,12 @@ def _health(settings: Settings, registry: CollectorRegistry) -> Iterator[_Health
     if settings.health_port is None:
         yield health
         return
-    server = HealthServer(registry, ready=health.reasons, host=settings.health_host, port=settings.health_port)
+    host, port = settings.health_host, settings.health_port
+    try:
+        server = HealthServer(registry, ready=health.reasons, host=host, port=port)
+    except OSError as error:
+        told = f"health and metrics cannot be served on port {port} of {host}: {error.strerror}"
+        raise InvalidConfig(f"{told}; name another by --health-port, 0 takes a free one") from error
     health.port = server.port
     server.start()
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -13,7 +14,7 @@ from prometheus_client import generate_latest
 
 from ductor_stream.cli.running import connected, process_registry, run_process, stop_on_signals
 from ductor_stream.config import Settings
-from ductor_stream.errors import LogUnavailable, SchemaMismatch, StoreUnavailable
+from ductor_stream.errors import InvalidConfig, LogUnavailable, SchemaMismatch, StoreUnavailable
 from ductor_stream.wiring.group import Service
 
 
@@ -95,3 +96,10 @@ def test_a_process_is_ready_once_its_services_are_and_ends_in_good_order(monkeyp
     run_process(Settings(health_port=0), lambda _: [service], ready)
     assert told == ["ready"]
     assert ended.is_set()
+
+
+def test_a_health_port_that_is_taken_is_said_in_a_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(InvalidConfig, match=rf"port {port} of 127.0.0.1: .*; name another by --health-port"):
+            run_process(Settings(health_port=port), lambda _: [])
