@@ -24,7 +24,7 @@ from ductor_stream.cli.demo_fleet import Fleet, Member, Role, last_words
 from ductor_stream.cli.demo_screen import Now, Outcome, Screen
 from ductor_stream.cli.loading import load_app
 from ductor_stream.cli.running import Stop
-from ductor_stream.cli.starting import progress_told
+from ductor_stream.cli.starting import interruptible, progress_told
 from ductor_stream.config import Settings, load
 from ductor_stream.dev.stack import DevStack, running_pid
 from ductor_stream.errors import DevStackError
@@ -81,7 +81,7 @@ def servers(base: Path, tell: Callable[[str], None]) -> Iterator[DevStack]:
         folder = base.with_name(base.name + (f"-{number}" if number > 1 else ""))
         stack = DevStack(folder)
         try:
-            with progress_told(tell):
+            with interruptible(), progress_told(tell):
                 stack.start()
         except DevStackError:
             if running_pid(folder) is None:

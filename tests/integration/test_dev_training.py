@@ -18,9 +18,9 @@ APP = 'from ductor_stream import App\napp = App("shop")\n@app.step\ndef f() -> N
 
 
 class FirstStart:
-    """A ``dev`` on a machine that has the jars and nothing else."""
+    """A ``dev`` or ``demo`` on a machine that has the jars and nothing else."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *command: str) -> None:
         self.cache = folder / "cache"
         self.folder = folder / "shop"
         self.folder.mkdir()
@@ -30,7 +30,7 @@ class FirstStart:
         self.environment = clean_environment() | {"DUCTOR_CACHE_DIR": str(self.cache)}
         with (folder / "err").open("wb") as told:
             self.process = subprocess.Popen(
-                [*COMMAND, "dev", "shop:app"], cwd=self.folder, env=self.environment, stderr=told
+                [*COMMAND, *command], cwd=self.folder, env=self.environment, stdout=subprocess.DEVNULL, stderr=told
             )
         self.told = folder / "err"
 
@@ -59,8 +59,8 @@ class FirstStart:
 
 
 @pytest.fixture
-def first_start(tmp_path: Path) -> Iterator[FirstStart]:
-    started = FirstStart(tmp_path)
+def first_start(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[FirstStart]:
+    started = FirstStart(tmp_path, *getattr(request, "param", ("dev", "shop:app")))
     try:
         yield started
     finally:
@@ -91,3 +91,11 @@ def test_ended_while_it_trains_it_ends_at_once(first_start: FirstStart, by: str)
     assert first_start.process.wait(60) == 130
     until(lambda: not first_start.left(), what="that nothing is left")
     assert len(first_start.told.read_text(encoding="utf-8").splitlines()) == 1
+
+
+@pytest.mark.parametrize("first_start", [("demo",)], indirect=True)
+def test_a_demo_ended_while_it_trains_ends_at_once(first_start: FirstStart) -> None:
+    until(first_start.trains, within_ms=60_000)
+    first_start.process.send_signal(signal.SIGINT)
+    assert first_start.process.wait(60) == 130
+    until(lambda: not first_start.left(), what="that nothing is left")

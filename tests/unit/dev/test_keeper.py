@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
+import pytest
 from support import until
 
+from ductor_stream.cli import dev
+from ductor_stream.cli.running import stop_on_signals
 from ductor_stream.dev.keeper import Keeper
 from ductor_stream.dev.stack import DevStack
 from ductor_stream.errors import DevStackError
@@ -65,3 +68,21 @@ def test_one_that_ends_again_and_again_is_given_up() -> None:
     keeper.close()
     assert servers.revived == 3
     assert "the 4th end within a minute" in str(keeper.error)
+
+
+def test_dev_ends_in_order_and_says_why_when_a_server_cannot_be_kept_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers: Any = Servers(DevStackError("port 21000 of 127.0.0.1 is in use"))
+    servers.kafka = servers.postgres = None
+    ended = list[bool]()
+    servers.start, servers.stop = (lambda: None), (lambda: ended.append(True))
+    monkeypatch.setattr(dev, "DevStack", lambda *_, **__: servers)
+    given = {"kafka_bootstrap": "127.0.0.1:1", "database_url": "postgresql://x"}
+    with (
+        stop_on_signals() as stop,
+        pytest.raises(DevStackError, match="Kafka has ended .* cannot be started again: port 21000"),
+        dev.servers(tmp_path, given),
+    ):
+        assert stop.wait(10)  # whatever serves the app is told to end
+    assert ended
