@@ -68,6 +68,7 @@ def dev(
 ) -> None:
     """Run an app with a real Kafka, Postgres, coordinator and workers. Ctrl-C ends all of them.
 
+    An embedded server that dies meanwhile is started again, on the same data and port.
     Servers that DUCTOR_KAFKA_BOOTSTRAP and DUCTOR_DATABASE_URL name are not taken: only those of the options.
     Beside it, in the same folder: `dev status`, `dev stop`, `dev reset` (deletes its data).
     """
