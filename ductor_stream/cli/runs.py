@@ -67,9 +67,7 @@ def _show_run(run: dict[str, Any]) -> None:
         rows = [node_row(node, places) for node in run["nodes"]]
         print_table(columns, rows, hide_empty=("queue", "worker", "child", "error"))
     if decided := explained_lines(run["nodes"]):
-        click.echo("
-" + "
-".join(decided))
+        click.echo("\n" + "\n".join(decided))
 
 
 @runs.command()
