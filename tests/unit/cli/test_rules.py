@@ -120,7 +120,7 @@ def test_history_says_why_a_rule_decided_so() -> None:
         async with TestEnv(app) as env:
             handle = await env.start(sell, 101.0)
             assert await handle.result() == 0.1
-            lines = [row["event"] for row in history_rows([(1, handle.records)])]
+            lines = [row["event"] for row in history_rows("r", [(1, handle.records)])]
             why = "rate version 3: row large hit (amount: facts > 100.0)"
             assert any(line.endswith(f"completed: {why} → 0.1") for line in lines)
             [(node_id, found)] = explained(handle.records).items()
