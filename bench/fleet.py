@@ -42,7 +42,7 @@ class Shape:
     coordinators: int = 1
     workers: int = 1
     partitions: int | None = None
-    concurrency: int = 1_000
+    concurrency: int = 2_500
     """Attempts at a time per worker (``--concurrency``): the default of 20 is for steps that wait for others."""
 
     @property

@@ -30,8 +30,9 @@ class CoordinatorConfig(msgspec.Struct, frozen=True):
     """Buffered messages per run that does not exist yet; more are dead-lettered."""
     history_limit: int = 200_000
     """Events in one execution from which a run is failed, visibly: rebuilding it would hold its partition up (R10)."""
-    cached_runs: int = 50_000
-    """Runs kept in memory, least recently used out first: at 5 to 9 KB a run with its coroutine and loop, some 350 MB."""
+    cached_runs: int = 12_000
+    """Runs kept in memory, least recently used out first: at 5 to 9 KB a run with its coroutine and loop, some 100 MB.
+    One that was let go is read again and replayed when something happens to it."""
     inbox_limit: int = 500
     """Inbox rows read at a time."""
     sweep_s: float = 5.0
