@@ -52,9 +52,9 @@ class Folder:
         """The same with ``--json``, decoded."""
         return json.loads(self.ok(*arguments, "--json"))
 
-    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start a command that goes on; its output goes to files."""
-        name = arguments[0]
+    def start(self, *arguments: str, name: str = "") -> subprocess.Popen[bytes]:
+        """Start a command that goes on; its output goes to files of that name, else of the command's."""
+        name = name or arguments[0]
         with (self.path / f"{name}.out").open("wb") as out, (self.path / f"{name}.err").open("wb") as err:
             return subprocess.Popen(
                 [*COMMAND, *arguments], cwd=self.path, env=clean_environment(), stdout=out, stderr=err

@@ -24,6 +24,18 @@ def test_the_demo_completes_every_order_and_says_so(tmp_path: Path) -> None:
     assert "kill -9 of coordinator 1" in folder.errors("demo")
 
 
+def test_two_at_once_and_one_after_them_do_real_work(tmp_path: Path) -> None:
+    """In one folder: each has ids and a namespace of its own, on whichever servers it has."""
+    folders = [Folder(tmp_path), Folder(tmp_path)]
+    processes = [folder.start("demo", "--orders", "20", "--json", name=f"demo-{n}") for n, folder in enumerate(folders)]
+    assert [process.wait(300) for process in processes] == [0, 0]
+    after = Folder(tmp_path)
+    assert after.start("demo", "--orders", "20", "--json", name="demo-2").wait(240) == 0
+    outcomes = [json.loads(after.output(f"demo-{n}")) for n in range(3)]
+    assert [outcome["runs_completed"] for outcome in outcomes] == [20, 20, 20]
+    assert len({outcome["namespace"] for outcome in outcomes}) == 3
+
+
 def test_ctrl_c_leaves_nothing_running(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
     process = folder.start("demo", "--orders", "10000", "--json")
