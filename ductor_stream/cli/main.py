@@ -37,6 +37,7 @@ _COMMANDS: dict[str, str] = {
     "retry": "commands:retry",
     "reset": "commands:reset",
     "runs": "runs:runs",
+    "purge": "purge:purge",
     "deployments": "deployments:deployments",
     "dead-letters": "dead_letters:dead_letters",
     "acls": "security:acls",
