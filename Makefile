@@ -1,4 +1,4 @@
-# make install | test | demo | bench | bench-peers | simulate | clean
+# make install | test | packages | demo | bench | bench-peers | simulate | clean
 #
 # A stamp file says that a step is done: a second call does nothing. Paths are relative and quoted by make's
 # own working folder, so that a clone in a folder with spaces works.
@@ -9,7 +9,7 @@ DEPENDENCIES := .venv/stamp-dependencies
 PACKAGE := .venv/stamp-package
 SERVERS := .venv/stamp-servers
 
-.PHONY: install tools test demo bench bench-peers simulate clean
+.PHONY: install tools test packages demo bench bench-peers simulate clean
 
 install: $(SERVERS)
 
@@ -46,6 +46,10 @@ test: install tools
 	$(BIN)/python -m mypy
 	@if [ -e .importlinter ]; then $(BIN)/lint-imports; fi
 	$(BIN)/python -m pytest
+
+# The wheel and the sdist, installed into empty environments of every Python from 3.11 on that is found here.
+packages: install
+	$(BIN)/python tests/packages.py
 
 demo: install
 	$(BIN)/ductor-stream demo

@@ -78,7 +78,7 @@ def remedy(error: DuctorError) -> str:
         return "`ductor-stream dev status` shows a `dev`, `dev stop` ends it; --data-dir names another folder"
     if isinstance(error, Refused):
         return "`ductor-stream runs show RUN_ID` shows the run as it is"
-    return _REMEDIES.get(error.code, f"see docs/errors/{error.code}.md")
+    return _REMEDIES.get(error.code, f"`ductor-stream explain {error.code}` says more")
 
 
 def report(error: DuctorError, as_json: bool) -> None:

@@ -22,6 +22,7 @@ _COMMANDS: dict[str, str] = {
     "decide": "deciding:decide",
     "replay": "replay:replay",
     "doctor": "doctor:doctor",
+    "explain": "explain:explain",
     "config": "configuration:config",
     "serve": "processes:serve",
     "coordinator": "processes:coordinator",
