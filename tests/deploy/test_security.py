@@ -180,6 +180,16 @@ def test_who_may_purge_needs_no_more_than_is_printed(servers: Secured) -> None:
     until(lambda: ductor(environment, "purge", "--closed-before", "30d", *named)["runs"] == 0, within_ms=WITHIN_MS)
 
 
+def test_doctor_names_the_rights_that_are_missing(servers: Secured) -> None:
+    command = [sys.executable, "-m", "ductor_stream.cli.main", "doctor", APP, "--json"]
+    environment = _inherited() | servers.mutual("worker") | servers.postgres(ROLES["reader"])
+    done = subprocess.run(command, cwd=APPS, env=environment, capture_output=True, text=True, timeout=90, check=False)
+    wrong = {each["check"]: each["text"] for each in json.loads(done.stdout)["checks"] if each["level"] == "wrong"}
+    assert done.returncode == 1
+    assert "DESCRIBE on ductor.guarded.run-events" in wrong["kafka-rights"]
+    assert "insert on eec_outbox" in wrong["postgres-rights"]
+
+
 def test_an_attempt_is_stopped_and_a_letter_written_and_read(servers: Secured, fleet: dict[str, Process]) -> None:
     client, named = servers.plain(), ("--namespace", "guarded")
     ductor(client, "start", "order", "order-2", "--input", "true", *named)
