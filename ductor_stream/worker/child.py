@@ -33,6 +33,10 @@ class Job(msgspec.Struct, frozen=True):
     started_ms: int
 
 
+class Begun(msgspec.Struct, frozen=True):
+    """The attempt has been heard of: from now on it may have had effects."""
+
+
 class Beat(msgspec.Struct, frozen=True):
     """The step says that it lives; ``details`` are JSON."""
 
@@ -72,7 +76,7 @@ def serve(pipe: Connection, log: logs.Configured | None) -> None:
     threading.Thread(target=_listen, args=(pipe, jobs), name="ductor-jobs", daemon=True).start()
     sending = threading.Lock()
 
-    def send(message: Outcome | Beat) -> None:
+    def send(message: Outcome | Begun | Beat) -> None:
         with sending:
             pipe.send(message)
 
@@ -80,7 +84,9 @@ def serve(pipe: Connection, log: logs.Configured | None) -> None:
         send(Beat(details_json(details)))
 
     while True:
-        send(run(jobs.get(), beat))
+        job = jobs.get()
+        send(Begun())
+        send(run(job, beat))
 
 
 def _listen(pipe: Connection, jobs: SimpleQueue[Job]) -> None:

@@ -36,13 +36,18 @@ _LOOK_S = 0.005
 _context = get_context("spawn")
 
 
+class _Unbegun(Exception):
+    """A process that was kept had died before it had heard of the attempt: another one takes it."""
+
+
 class Child:
-    """A process of ours at the other end of a pipe."""
+    """A process of ours at the other end of a pipe. ``used``: it has run an attempt before."""
 
     def __init__(self) -> None:
         """Start it. Raises OSError."""
         self._reaping = threading.Lock()
         self._gone = False
+        self.used = False
         self.pipe, theirs = _context.Pipe()
         # A daemon, so that a worker that ends in disorder does not wait for it at its exit.
         self.process = _context.Process(target=serve, args=(theirs, logs.configured()), name="ductor-step", daemon=True)
@@ -110,18 +115,18 @@ class StepProcesses:
             attempt.task,
             attempt.started_ms,
         )
-        child = self._begun(job)
-        try:
-            if not run.begin(child.kill):
-                raise Interrupted
-            outcome = self._heard(child, attempt, note)
-        except BaseException:
-            self._drop(child)
-            raise
-        finally:
-            run.end()
-        self._give_back(child)
-        return outcome
+        while True:
+            child = self._taken()
+            try:
+                outcome = self._ran(child, job, attempt, run, note)
+            except _Unbegun:
+                self._drop(child)
+            except BaseException:
+                self._drop(child)
+                raise
+            else:
+                self._give_back(child)
+                return outcome
 
     def close(self) -> None:
         """Kill all: what runs has been given up."""
@@ -134,46 +139,44 @@ class StepProcesses:
         for child in left:
             self._drop(child)
 
-    def _begun(self, job: Job) -> Child:
-        """A process that has the job. One that died while it was idle is replaced, before it has any."""
-        while True:
-            with self._lock:
-                if self._closed:
-                    raise Interrupted
-                idle = self._idle.pop() if self._idle else None
-            child = idle or self._started()
-            try:
-                child.pipe.send(job)
-            except OSError as error:
-                told = child.ended()
-                self._drop(child)
-                if idle is None:
-                    raise _died(job.step, told) from error
-            else:
-                return child
-
-    def _started(self) -> Child:
+    def _taken(self) -> Child:
+        """An idle process, or a new one."""
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
         try:
             child = Child()
         except OSError as error:
             raise RetryableError(f"no process could be started: {error}", type="ProcessNotStarted") from error
         with self._lock:
             self._all.add(child)
-        return child
+            if not self._closed:
+                return child
+        self._drop(child)
+        raise Interrupted
 
-    def _heard(self, child: Child, attempt: Attempt, note: Note) -> Outcome:
-        while True:
-            try:
-                message = child.pipe.recv()
-            except (EOFError, OSError) as error:
-                told = child.ended()
-                if attempt.overdue or attempt.stop.requested:
-                    raise Interrupted from error
-                raise _died(attempt.step.name, told) from error
-            if not isinstance(message, Beat):
-                assert isinstance(message, Outcome)
-                return message
-            note(attempt, msgspec.json.decode(message.details))
+    def _ran(self, child: Child, job: Job, attempt: Attempt, run: ProcessRun, note: Note) -> Outcome:
+        """What the process says of the job. Raises Interrupted, RetryableError, and _Unbegun."""
+        begun = False
+        try:
+            if not run.begin(child.kill):
+                raise Interrupted
+            child.pipe.send(job)
+            while not isinstance(message := child.pipe.recv(), Outcome):
+                begun = True
+                if isinstance(message, Beat):
+                    note(attempt, msgspec.json.decode(message.details))
+        except (EOFError, OSError) as error:
+            told = child.ended()
+            if self._closed or attempt.overdue or attempt.stop.requested:
+                raise Interrupted from error
+            if child.used and not begun:
+                raise _Unbegun from error
+            raise RetryableError(f"the process of step {job.step} died: {told}", type="ProcessDied") from error
+        finally:
+            run.end()
+        child.used = True
+        return message
 
     def _give_back(self, child: Child) -> None:
         with self._lock:
@@ -200,7 +203,3 @@ def check(steps: Iterable[RegisteredStep]) -> None:
                 f"step {step.name}: executor='process' finds a step in its module, and {module} has it under no name at its "
                 "top: declare it there, or leave executor= out"
             )
-
-
-def _died(step: str, told: str) -> RetryableError:
-    return RetryableError(f"the process of step {step} died: {told}", type="ProcessDied")

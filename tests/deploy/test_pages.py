@@ -16,9 +16,7 @@ from deploy.tooling import ROOT, SMALLEST, rendered
 from ductor_stream.cli.main import cli
 
 PAGES = sorted(
-    page
-    for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md", "bench/**/*.md")
-    for page in ROOT.glob(pattern)
+    page for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md", "bench/**/*.md") for page in ROOT.glob(pattern)
 )
 VALUES = [ROOT / "docs" / name for name in ("deployment.md", "security.md")]
 """Pages whose YAML are values of the chart."""
