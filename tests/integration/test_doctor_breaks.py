@@ -142,7 +142,7 @@ BREAKS: list[tuple[Callable[[System], None], str, str, str]] = [
 def test_what_is_broken_is_named(
     system: System, breaks: Callable[[System], None], check: str, level: str, text: str
 ) -> None:
-    assert not [each for each in system.told(check) if text in each.text]
+    assert not [each for each in system.told(check) if (each.level, text in each.text) == (level, True)]
     breaks(system)
     assert system.until_told(check, level, text).remedy
 
