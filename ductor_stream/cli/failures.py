@@ -63,7 +63,7 @@ _REMEDIES: dict[str, str] = {
     "log_unavailable": "check DUCTOR_KAFKA_BOOTSTRAP, or start everything with `ductor-stream dev MODULE:app`",
     "store_unavailable": "check DUCTOR_DATABASE_URL, or start everything with `ductor-stream dev MODULE:app`",
     "run_exists": "choose another run id, or leave --on-conflict at use_existing",
-    "dev_stack": "see docs/errors/dev_stack.md; servers that run already are taken with --kafka and --database",
+    "dev_stack": "`ductor-stream explain dev_stack` says more; servers that run already are taken with --kafka and --database",
 }
 
 
