@@ -15,6 +15,7 @@ ENV PATH=/opt/ductor/bin:$PATH
 COPY pyproject.toml requirements.lock README.md LICENSE ./
 COPY schemas schemas
 COPY examples/orders examples/orders
+COPY docs/errors docs/errors
 COPY ductor_stream ductor_stream
 # EXTRAS=[registry] adds the client of a schema registry, [connectors,rules] what such steps need. The lock keeps to the versions that were tested.
 ARG EXTRAS=

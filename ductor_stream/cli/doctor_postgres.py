@@ -69,7 +69,7 @@ def rights(facts: PostgresFacts) -> Iterator[Verdict]:
     if facts.missing_rights:
         yield Verdict(
             "postgres-rights", "wrong", f"{facts.user} may not {', '.join(facts.missing_rights)}",
-            f"grant select, insert, update, delete on the eec_ tables to {facts.user} (select alone on eec_schema)",
+            f"as the owner of the tables: `ductor-stream grants --coordinator {facts.user} --apply`",
         )  # fmt: skip
     elif not facts.due and not facts.newer:
         yield Verdict("postgres-rights", "ok", f"{facts.user} may do all that a coordinator does")

@@ -63,7 +63,7 @@ _REMEDIES: dict[str, str] = {
     "log_unavailable": "check DUCTOR_KAFKA_BOOTSTRAP, or start everything with `ductor-stream dev MODULE:app`",
     "store_unavailable": "check DUCTOR_DATABASE_URL, or start everything with `ductor-stream dev MODULE:app`",
     "run_exists": "choose another run id, or leave --on-conflict at use_existing",
-    "dev_stack": "see docs/errors/dev_stack.md; servers that run already are taken with --kafka and --database",
+    "dev_stack": "`ductor-stream explain dev_stack` says more; servers that run already are taken with --kafka and --database",
 }
 
 
@@ -78,7 +78,7 @@ def remedy(error: DuctorError) -> str:
         return "`ductor-stream dev status` shows a `dev`, `dev stop` ends it; --data-dir names another folder"
     if isinstance(error, Refused):
         return "`ductor-stream runs show RUN_ID` shows the run as it is"
-    return _REMEDIES.get(error.code, f"see docs/errors/{error.code}.md")
+    return _REMEDIES.get(error.code, f"`ductor-stream explain {error.code}` says more")
 
 
 def report(error: DuctorError, as_json: bool) -> None:

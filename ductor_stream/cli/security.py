@@ -75,21 +75,24 @@ def _commands(principal: str, found: Sequence[Acl]) -> Iterator[str]:
     for (resource, operation, pattern), group in groupby(sorted(found, key=alike), key=alike):
         names = " ".join(f"--{resource} {shlex.quote(acl.name)}" for acl in group)
         how = "" if pattern == "literal" else f" --resource-pattern-type {pattern}"
-        yield f"{start} --allow-principal {shlex.quote(principal)} --operation {operation.title()}{how} {names}"
+        yield f"{start} --allow-principal {shlex.quote(principal)} --operation {_operation(operation)}{how} {names}"
+
+
+def _operation(name: str) -> str:
+    """As kafka-acls.sh spells it."""
+    return "".join(word.title() for word in name.split("_"))
 
 
 @click.command()
 @click.option("--coordinator", metavar="ROLE", help="The role of coordinators.")
 @click.option("--reader", metavar="ROLE", help="The role of who only looks: the runs commands, clients that wait.")
+@click.option("--purger", metavar="ROLE", help="The role of `purge`.")
 @click.option("--schema", default="public", show_default=True, help="Where the tables are.")
 @click.option("--apply", "applied", is_flag=True, help="Grant them too; as the owner of the tables.")
 @click.option("--database", "database_url", metavar="URL", help="For --apply; else DUCTOR_DATABASE_URL.")
 @_json_option
-def grants(
-    coordinator: str | None, reader: str | None, schema: str, applied: bool, database_url: str | None, as_json: bool
-) -> None:
+def grants(schema: str, applied: bool, database_url: str | None, as_json: bool, **given: str | None) -> None:
     """Print the SQL that lets each role do what it must and no more. To be run again after each migration."""
-    given = {"coordinator": coordinator, "reader": reader}
     named = {kind: name for kind, name in given.items() if name}
     names = named or {kind: f"ductor_{kind}" for kind in ROLES}
     found = statements(names, schema)

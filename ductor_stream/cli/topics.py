@@ -11,7 +11,7 @@ from ductor_stream.cli.failures import REFUSED, end
 from ductor_stream.cli.loading import load_app
 from ductor_stream.cli.output import answer, print_table
 from ductor_stream.config import Settings, load
-from ductor_stream.kafka.topics import Problem, TopicPlan, check_topics, create_topics
+from ductor_stream.kafka.topics import Problem, TopicPlan, check_topics, create_topics, least_in_sync
 from ductor_stream.ports import INBOUND
 from ductor_stream.wiring.topics import admin_config, planned, recorded_partitions
 
@@ -30,7 +30,10 @@ def topics() -> None:
 @click.option("--replicas", type=click.IntRange(1), help="Else the broker's default.")
 @connection_options
 def create(app: str, as_json: bool, **given: Any) -> None:
-    """Create the topics that are missing; what exists is left as it is."""
+    """Create the topics that are missing; what exists is left as it is.
+
+    With --replicas (or DUCTOR_REPLICAS) of 3 or more they also get min.insync.replicas=2.
+    """
     loaded, settings = load_app(app), settings_for(of_app=True, **given)
     wanted = planned(loaded, settings)
     created = create_topics(admin_config(loaded, settings), wanted)
@@ -93,7 +96,7 @@ def _stated(topic: TopicPlan, settings: Settings) -> dict[str, Any]:
         "partitions": topic.partitions,
         "replication_factor": replicas,
         "co_partitioned": topic.name.rpartition(".")[2] in INBOUND,
-        "config": {**topic.config, "min.insync.replicas": str(max(1, replicas - 1))},
+        "config": {**topic.config, "min.insync.replicas": str(least_in_sync(replicas))},
     }
 
 

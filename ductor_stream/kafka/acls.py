@@ -14,6 +14,8 @@ import msgspec
 from ductor_stream.kafka.topics import plan
 from ductor_stream.protocol.topics import Topics
 
+Operation = Literal["read", "write", "describe", "create", "describe_configs"]
+
 CLIENT_GROUP = "ductor-client"
 """What clients call themselves when they read ``run-lifecycle``: they never join it, but the driver looks it up."""
 
@@ -26,7 +28,7 @@ class Acl(msgspec.Struct, frozen=True, order=True):
 
     resource: Literal["topic", "group"]
     name: str
-    operation: Literal["read", "write", "describe", "create"]
+    operation: Operation
     pattern: Literal["literal", "prefixed"] = "literal"
 
 
@@ -86,6 +88,12 @@ def letters_acls(topics: Topics, queues: Sequence[str]) -> list[Acl]:
     ]
 
 
+def purge_acls(topics: Topics, queues: Sequence[str]) -> list[Acl]:
+    """``purge``: looks for how long the topics keep their records."""
+    names = [*topics.inbound_names, *map(topics.tasks, queues)]
+    return [*_topics("describe", names), *_topics("describe_configs", names)]
+
+
 PROCESSES: Mapping[str, Callable[[Topics, Sequence[str]], list[Acl]]] = {
     "topics": topics_acls,
     "coordinator": coordinator_acls,
@@ -93,6 +101,7 @@ PROCESSES: Mapping[str, Callable[[Topics, Sequence[str]], list[Acl]]] = {
     "serve": serve_acls,
     "client": client_acls,
     "dead-letters": letters_acls,
+    "purge": purge_acls,
 }
 """Kinds of processes, by the names of their commands; each function is given the namespace's topics and its queues."""
 
@@ -107,5 +116,5 @@ def published_acls(names: Iterable[str]) -> list[Acl]:
     return _topics("write", names)
 
 
-def _topics(operation: Literal["read", "write", "describe", "create"], names: Iterable[str]) -> list[Acl]:
+def _topics(operation: Operation, names: Iterable[str]) -> list[Acl]:
     return [Acl("topic", name, operation) for name in names]

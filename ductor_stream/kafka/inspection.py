@@ -102,11 +102,17 @@ def inspect_cluster(config: AdminConfig, topics: Sequence[str], groups: Sequence
             denied=denied,
         )
     except (KafkaException, TimeoutError) as error:
-        raise LogUnavailable(f"Kafka does not answer: {_text(error)}") from error
+        raise LogUnavailable(f"Kafka does not answer: {text_of(error)}") from error
 
 
-def _text(error: Exception) -> str:
+def text_of(error: Exception) -> str:
+    """What the driver says, without its wrapping."""
     return str(error.args[0].str()) if isinstance(error, KafkaException) and error.args else str(error)
+
+
+def topic_configs(admin: AdminClient, names: Sequence[str], config: AdminConfig) -> dict[str, dict[str, str]]:
+    """Topics' configurations; empty ones where we may not see them. Raises KafkaException, TimeoutError."""
+    return _configs(admin, "TOPIC", names, config, [])
 
 
 def _answers(
@@ -220,7 +226,7 @@ def inspect_queues(config: AdminConfig, queues: Sequence[str]) -> dict[str, Queu
             for queue, state in there.items()
         }
     except (KafkaException, TimeoutError) as error:
-        raise LogUnavailable(f"Kafka does not tell of the queues: {_text(error)}") from error
+        raise LogUnavailable(f"Kafka does not tell of the queues: {text_of(error)}") from error
 
 
 def inspect_members(config: AdminConfig, group: str) -> int:
@@ -228,7 +234,7 @@ def inspect_members(config: AdminConfig, group: str) -> int:
     try:
         found = _groups(open_admin(config), [group], config, [])
     except (KafkaException, TimeoutError) as error:
-        raise LogUnavailable(f"Kafka does not tell of group {group}: {_text(error)}") from error
+        raise LogUnavailable(f"Kafka does not tell of group {group}: {text_of(error)}") from error
     return found[group].members if group in found else 0
 
 
@@ -268,7 +274,7 @@ def measure_clock(config: AdminConfig, name: str) -> ClockFacts:
     try:
         admin.create_topics([topic], request_timeout=config.timeout)[topic.topic].result(config.timeout + 1)
     except (KafkaException, TimeoutError) as error:
-        raise TopicsNotReady(f"no topic could be made for a look at Kafka's clock: {_text(error)}") from error
+        raise TopicsNotReady(f"no topic could be made for a look at Kafka's clock: {text_of(error)}") from error
     try:
         producer = open_client(Producer, client_options("producer", config.bootstrap, config.options))
         _stamp(producer, topic.topic, config.timeout)  # the first one pays for the connection

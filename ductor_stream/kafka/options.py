@@ -13,7 +13,8 @@ from typing import Any, Literal, TypeVar
 
 from confluent_kafka import KafkaException
 
-from ductor_stream.errors import InvalidConfig
+from ductor_stream.errors import InvalidConfig, LogUnavailable
+from ductor_stream.kafka import tokens
 from ductor_stream.kafka.repeats import REPEATS
 
 Kind = Literal["consumer", "producer", "admin"]
@@ -144,7 +145,7 @@ def check_options(options: Mapping[str, Any]) -> None:
     for name in options:
         if name in OWNED:
             raise InvalidConfig(f"kafka option {name!r} cannot be set: {OWNED[name]}")
-        if name.endswith("_cb") or callable(options[name]):
+        if (name.endswith("_cb") and name != tokens.OPTION) or callable(options[name]):
             raise InvalidConfig(f"kafka option {name!r} cannot be set: callbacks are the library's")
 
 
@@ -166,14 +167,21 @@ def client_options(kind: Kind, bootstrap: str, options: Mapping[str, Any], **own
     chosen.update(_OWNED_VALUES[kind])
     chosen.update({name.replace("_", "."): value for name, value in own.items() if value is not None})
     chosen["bootstrap.servers"] = bootstrap
+    if tokens.OPTION in chosen:
+        chosen[tokens.OPTION] = tokens.TokenFunction(chosen[tokens.OPTION])
     return chosen
 
 
 def open_client(make: Callable[..., Client], configuration: Mapping[str, Any]) -> Client:
-    """Construct a client whose logs go to ``client_logger``. Raises InvalidConfig when librdkafka refuses an option."""
+    """Construct a client whose logs go to ``client_logger``.
+
+    Raises InvalidConfig when librdkafka refuses an option, LogUnavailable when a function of the user's brings no token.
+    """
     try:
         return make(dict(configuration), logger=client_logger)
     except KafkaException as error:
+        if isinstance(brings := configuration.get(tokens.OPTION), tokens.TokenFunction) and "token" in str(error):
+            raise LogUnavailable(f"no token for Kafka: {brings.problem}") from error
         raise InvalidConfig(f"kafka: {_explain(error, configuration)}") from error
 
 

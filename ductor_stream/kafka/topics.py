@@ -43,6 +43,11 @@ LARGEST_RECORD_BYTES = 1_048_588
 """Kafka's own default, stated: a payload of 900,000 bytes with its envelope and headers fits."""
 
 
+def least_in_sync(replicas: int) -> int:
+    """``min.insync.replicas`` for so many replicas: with three or more, one may be away and no acknowledged record is lost."""
+    return 2 if replicas >= 3 else 1
+
+
 class TopicPlan(msgspec.Struct, frozen=True):
     """One topic as it is to be created. ``replicas`` -1 leaves the factor to the broker's default."""
 
@@ -76,11 +81,14 @@ def plan(
 ) -> list[TopicPlan]:
     """The topics of a namespace with these task queues. ``partitions`` counts for inbound and task topics."""
 
+    safe = {"min.insync.replicas": str(least_in_sync(replicas))} if replicas > 0 else {}
+
     def keep(retention_ms: int) -> dict[str, str]:
         return {
             "cleanup.policy": "delete",
             "retention.ms": str(retention_ms),
             "max.message.bytes": str(LARGEST_RECORD_BYTES),
+            **safe,
         }
 
     return [

@@ -112,7 +112,7 @@ def _bounds(options: StoreOptions) -> dict[str, str]:
     }
 
 
-_OWNER_SETTINGS = {
+_WRITER_SETTINGS = {
     "synchronous_commit": "on",
     "default_transaction_isolation": "read committed",
     "jit": "off",
@@ -130,12 +130,17 @@ _READER_SETTINGS = {"default_transaction_read_only": "on"}
 
 def open_owner(dsn: str, options: StoreOptions, label: str) -> OwnedConnection:
     """Connect as an owner: to a server that can write, under a name that a take-over knows. Raises StoreUnavailable."""
-    return _open(dsn, _arguments(options, owner_name(label), "read-write"), options, _OWNER_SETTINGS)
+    return _open(dsn, _arguments(options, owner_name(label), "read-write"), options, _WRITER_SETTINGS)
 
 
 def open_reader(dsn: str, options: StoreOptions) -> OwnedConnection:
     """Connect to read only; a replica will do. Raises StoreUnavailable."""
     return _open(dsn, _arguments(options, "ductor-stream reader", "any"), options, _READER_SETTINGS)
+
+
+def open_purger(dsn: str, options: StoreOptions) -> OwnedConnection:
+    """Connect to delete what is done with: as an owner would, but owning nothing. Raises StoreUnavailable."""
+    return _open(dsn, _arguments(options, "ductor-stream purge", "read-write"), options, _WRITER_SETTINGS)
 
 
 def owner_name(label: str) -> str:

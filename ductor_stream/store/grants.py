@@ -1,7 +1,7 @@
 """What each kind of process must be allowed to do in Postgres, and nothing beyond.
 
-Three roles: the *owner* of the tables runs migrations, *coordinators* change rows, *readers* (the ``runs`` commands,
-clients that wait for results) only look. Workers have no business in the database.
+The *owner* of the tables runs migrations, *coordinators* change rows, *readers* (the ``runs`` commands, clients that
+wait for results) only look, and who *purges* deletes runs that have ended. Workers have no business in the database.
 """
 
 from __future__ import annotations
@@ -50,7 +50,18 @@ READER: Mapping[str, tuple[str, ...]] = dict.fromkeys(
 )
 """By table or view."""
 
-ROLES: Mapping[str, Mapping[str, tuple[str, ...]]] = {"coordinator": COORDINATOR, "reader": READER}
+PURGER: Mapping[str, tuple[str, ...]] = {
+    "eec_namespace": ("select",),
+    # Postgres lets only who may change something of a row hold it.
+    "eec_workflow_run": ("select", "delete", "update (updated_at)"),
+    "eec_workflow_transition": ("select", "delete"),
+    "eec_workflow_step_attempt": ("select", "delete"),
+    "eec_workflow_signal": ("select", "delete"),
+    "eec_counter": ("select", "insert", "update"),
+}
+"""By table."""
+
+ROLES: Mapping[str, Mapping[str, tuple[str, ...]]] = {"coordinator": COORDINATOR, "reader": READER, "purger": PURGER}
 
 
 def statements(names: Mapping[str, str], schema: str = "public") -> list[str]:

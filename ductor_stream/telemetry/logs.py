@@ -93,6 +93,17 @@ class ConsoleFormatter(_Formatter):
         return str(self._renderer(None, record.levelname.lower(), keys))
 
 
+Configured = tuple[LogFormat, str]
+"""What ``configure`` was given: form and level."""
+
+_configured: list[Configured] = []
+
+
+def configured() -> Configured | None:
+    """How this process was configured, for processes that it starts; None where the program has its own way."""
+    return _configured[-1] if _configured else None
+
+
 def configure(form: LogFormat = "console", level: str = "INFO", stream: TextIO | None = None) -> None:
     """Send everything that is logged in this process to the stream (standard error). For whole programs only.
 
@@ -104,6 +115,7 @@ def configure(form: LogFormat = "console", level: str = "INFO", stream: TextIO |
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    _configured[:] = [(form, level)]
     if not structlog.is_configured():
         # Steps of users that log by structlog would otherwise print to standard output, which has our answers.
         structlog.configure(

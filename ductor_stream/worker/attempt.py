@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import msgspec
@@ -114,7 +115,7 @@ class Attempt:
         """Its outcome was reported, or nobody wants it; what the step still does changes nothing."""
         self.lost = False
         """It was given up and still runs, holding its slot."""
-        self.run = AsyncRun(self.lock) if step.is_async else None
+        self.run = _run_of(step, self.lock)
         """How to interrupt it; None for a thread, which cannot be."""
         limit = task.start_to_close_ms
         self._give_up_at = NEVER if limit is None else started + limit / 1000
@@ -148,6 +149,41 @@ class Attempt:
             return False
         self._give_up_at = now + CANCEL_GRACE_S if self.run is not None and not self.overdue else NEVER
         return True
+
+
+def _run_of(step: RegisteredStep, lock: threading.Lock) -> AsyncRun | ProcessRun | None:
+    if step.is_async:
+        return AsyncRun(lock)
+    return ProcessRun(lock) if step.executor == "process" else None
+
+
+class ProcessRun:
+    """The process of an attempt. ``cancel`` may be called from any thread, at any time."""
+
+    __slots__ = ("_kill", "_lock", "_wanted")
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock = lock
+        self._wanted = False
+        self._kill: Callable[[], None] | None = None
+
+    def begin(self, kill: Callable[[], None]) -> bool:
+        """A process has begun it, and this ends that; False when it was cancelled before."""
+        with self._lock:
+            self._kill = kill
+            return not self._wanted
+
+    def end(self) -> None:
+        """The process has done its part: it is not killed any more, since it may run another attempt."""
+        with self._lock:
+            self._kill = None
+
+    def cancel(self) -> None:
+        """Kill the process, or keep it from beginning."""
+        with self._lock:
+            self._wanted = True
+            if self._kill is not None:
+                self._kill()
 
 
 class AsyncRun:

@@ -12,20 +12,20 @@ from functools import partial
 from typing import Any
 
 from ductor_stream.engine.ids import Fence
-from ductor_stream.errors import InvalidDefinition, InvalidValue
+from ductor_stream.errors import InvalidValue
 from ductor_stream.ports import Outgoing
 from ductor_stream.protocol.worker import Task
 from ductor_stream.telemetry.batches import observe_all
-from ductor_stream.worker import outcomes
-from ductor_stream.worker.attempt import Attempt, Order
+from ductor_stream.worker import outcomes, processes
+from ductor_stream.worker.attempt import AsyncRun, Attempt, Order, ProcessRun
 from ductor_stream.worker.context import CurrentAttempt, running_attempt
 from ductor_stream.worker.endings import Endings, deliver
 from ductor_stream.worker.lane import Lane
 from ductor_stream.worker.lanes import Lanes
 from ductor_stream.worker.outcomes import Outcome
+from ductor_stream.worker.processes import StepProcesses
 from ductor_stream.worker.recent import Recent
 from ductor_stream.worker.reports import Reports
-from ductor_stream.worker.steps import RegisteredStep
 from ductor_stream.worker.threads import StepThreads
 from ductor_stream.worker.vigil import ExecutorConfig, Vigil
 
@@ -38,13 +38,14 @@ _STOPS_KEPT = 16_384
 
 
 class Executor:
-    """Runs attempts in threads (plain functions) and on an event loop (coroutines). Used from any thread.
+    """Runs attempts in threads or processes (plain functions) and on an event loop (coroutines). Used from any thread.
 
-    Raises InvalidDefinition for a step that this release cannot run.
+    Raises InvalidDefinition for a step that a process of its own could not find.
     """
 
     def __init__(self, config: ExecutorConfig) -> None:
-        self._steps = {name: _runnable(step) for name, step in config.steps.items() if step.function is not None}
+        self._steps = {name: step for name, step in config.steps.items() if step.function is not None}
+        processes.check(self._steps.values())
         self._clock = config.clock
         self._metrics = config.metrics
         self._reports = Reports(config.worker, config.codec)
@@ -52,6 +53,7 @@ class Executor:
         self.after_reports = self._endings.after_reports
         self._lanes = Lanes(self._steps.values(), self._endings.report)
         self._threads = StepThreads()
+        self._processes = StepProcesses()
         self._vigil = Vigil(config, self._reports, self._settle, self._look)
         self._lock = threading.Lock()
         self._running: dict[Fence, Attempt] = {}
@@ -81,6 +83,7 @@ class Executor:
         self.abandon("the worker ends")
         self._vigil.close()
         self._lanes.close()
+        self._processes.close()
         self._threads.close()
 
     def _look(self, now: float) -> None:
@@ -191,11 +194,11 @@ class Executor:
 
     def _start(self, begun: list[Attempt]) -> None:
         self._observe_waits(begun)
-        works = [partial(self._run_async, attempt) for attempt in begun if attempt.run is not None]
+        works = [partial(self._run_async, attempt) for attempt in begun if attempt.step.is_async]
         if works:
             self._lanes.current.submit(works)
         for attempt in begun:
-            if attempt.run is None:
+            if not attempt.step.is_async:
                 try:
                     self._threads.submit(partial(self._run_plain, attempt))
                 except RuntimeError as error:
@@ -218,6 +221,8 @@ class Executor:
             ready = _decoded(attempt, self._lanes.current)
             if isinstance(ready, Outcome):
                 outcome = ready
+            elif isinstance(attempt.run, ProcessRun):
+                outcome = self._processes.run(attempt, attempt.run, self._vigil.note)
             else:
                 outcome = outcomes.returned(attempt.step, attempt.step.invoke(*ready))
         except BaseException as error:  # noqa: BLE001 (said below)
@@ -230,7 +235,7 @@ class Executor:
 
     async def _run_async(self, attempt: Attempt, lane: Lane) -> None:
         run = attempt.run
-        assert run is not None
+        assert isinstance(run, AsyncRun)
         # Reset afterwards: the next attempt may run in the same context.
         token = running_attempt.set(CurrentAttempt(attempt, self._vigil.note))
         try:
@@ -269,12 +274,6 @@ class Executor:
                 # Together: a redelivery finds the attempt or its result, never neither.
                 self._running.pop(attempt.fence, None)
                 self._results.put(attempt.fence, record)
-
-
-def _runnable(step: RegisteredStep) -> RegisteredStep:
-    if step.executor == "process":
-        raise InvalidDefinition(f"step {step.name}: executor='process' is not in this release yet; leave it out")
-    return step
 
 
 def _decoded(attempt: Attempt, lane: Lane) -> tuple[list[Any], dict[str, Any]] | Outcome:

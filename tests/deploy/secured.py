@@ -118,6 +118,18 @@ class Secured:
             "DUCTOR_KAFKA_SASL_OAUTHBEARER_CONFIG": f"principal={name}",
         }
 
+    def token(self, name: str) -> dict[str, str]:
+        """That of one whose tokens are brought by a function of his own, ``apps/tokens.py``."""
+        return {
+            "DUCTOR_KAFKA_BOOTSTRAP": f"127.0.0.1:{self.ports['oauth']}",
+            "DUCTOR_KAFKA_SECURITY_PROTOCOL": "SASL_SSL",
+            "DUCTOR_KAFKA_SSL_CA_LOCATION": self.authority,
+            "DUCTOR_KAFKA_SASL_MECHANISM": "OAUTHBEARER",
+            "DUCTOR_KAFKA_OAUTH_CB": "tokens:kafka_token",
+            "DUCTOR_KAFKA_SASL_OAUTHBEARER_CONFIG": name,
+            "TOKENS_TOLD": str(self.folder / "tokens"),
+        }
+
     def postgres(self, role: str) -> dict[str, str]:
         """That of a role, with the server's certificate checked to its name."""
         secret = self.folder / f"{role}-url"

@@ -23,6 +23,9 @@ def pods(objects: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], dict[s
     for each in objects:
         if each["kind"] in ("Deployment", "StatefulSet", "Job"):
             yield each, each["spec"]["template"]["spec"]
+        if each["kind"] == "CronJob":
+            job = each["spec"]["jobTemplate"]["spec"]
+            yield {**each, "spec": job}, job["template"]["spec"]
 
 
 def containers(pod: dict[str, Any]) -> list[dict[str, Any]]:
@@ -92,7 +95,7 @@ def test_secrets_are_files_and_a_worker_gets_no_database(values: str, tmp_path: 
 
 def test_probes_and_the_grace_period(tmp_path: Path) -> None:
     for owner, pod in pods(rendered(EVERYTHING, tmp_path)):
-        if owner["kind"] == "Job":
+        if owner["kind"] in ("Job", "CronJob"):
             continue
         [container] = pod["containers"]
         assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "health"}
@@ -172,7 +175,8 @@ def test_migrations_come_before_and_the_late_ones_after(tmp_path: Path) -> None:
             for job in jobs
         }
 
-    grants = ["grants", "--apply", "--coordinator", "shop_coordinator", "--reader", "shop_reader"]
+    roles = ["--coordinator", "shop_coordinator", "--reader", "shop_reader", "--purger", "shop_purger"]
+    grants = ["grants", "--apply", *roles]
     topics = ["topics", "create", "orders:app", "--partitions", "12", "--replicas", "3"]
     assert commands() == {
         "migrate": ("pre-install,pre-upgrade", [["migrate", "--phase", "all"], grants]),
@@ -180,6 +184,14 @@ def test_migrations_come_before_and_the_late_ones_after(tmp_path: Path) -> None:
         "topics": ("pre-install,pre-upgrade", [topics]),
     }
     assert commands("--is-upgrade")["migrate"][1][0] == ["migrate", "--phase", "pre"]
+
+
+def test_runs_that_ended_long_ago_are_purged_at_night_where_that_is_wanted(tmp_path: Path) -> None:
+    purge = named(rendered(EVERYTHING, tmp_path), "CronJob", "-purge")["spec"]
+    [container] = purge["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    assert container["args"] == ["purge", "--closed-before", "45d", "--namespace", "shop", "--json"]
+    assert (purge["schedule"], purge["concurrencyPolicy"]) == ("30 3 * * *", "Forbid")
+    assert not [each for each in rendered(SMALLEST, tmp_path) if each["kind"] == "CronJob"]
 
 
 def test_the_owners_url_goes_to_migrations_only(tmp_path: Path) -> None:
@@ -191,7 +203,12 @@ def test_the_owners_url_goes_to_migrations_only(tmp_path: Path) -> None:
         for item in source["secret"]["items"]
         if item["path"] == "DUCTOR_DATABASE_URL"
     }
-    assert found == {"coordinator": "coordinator-url", "migrate": "owner-url", "migrate-post": "owner-url"}
+    assert found == {
+        "coordinator": "coordinator-url",
+        "migrate": "owner-url",
+        "migrate-post": "owner-url",
+        "purge": "purger-url",
+    }
 
 
 @pytest.mark.parametrize(

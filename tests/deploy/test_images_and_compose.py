@@ -80,6 +80,8 @@ def test_what_the_image_is_built_of_is_enough_for_a_wheel(tmp_path: Path) -> Non
         assert path.relative_to(ROOT).as_posix() in names
     for path in (ROOT / "schemas").glob("*.avsc"):
         assert f"ductor_stream/protocol/schemas/{path.name}" in names
+    for path in (ROOT / "docs" / "errors").glob("*.md"):
+        assert f"ductor_stream/cli/errors/{path.name}" in names
     assert "ductor_stream/py.typed" in names
 
 
@@ -91,7 +93,7 @@ def test_nothing_that_is_copied_is_kept_away() -> None:
         for source in sources.split()
     }
     assert copied >= {"pyproject.toml", "ductor_stream", "schemas"}
-    assert not copied & ignored and "examples" not in ignored
+    assert not copied & ignored and not {"examples", "docs"} & ignored and "!docs/errors" in ignored
 
 
 def test_the_broker_of_the_compose_file_is_set_as_the_embedded_one() -> None:

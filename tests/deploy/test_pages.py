@@ -1,4 +1,4 @@
-"""The pages about deployment: their links lead somewhere, their values render, their commands exist."""
+"""All pages: their links lead somewhere, their commands exist; and the values on those about deployment render."""
 
 from __future__ import annotations
 
@@ -15,19 +15,15 @@ from deploy.tooling import ROOT, SMALLEST, rendered
 
 from ductor_stream.cli.main import cli
 
-PAGES = [
-    ROOT / name
-    for name in (
-        "docs/deployment.md",
-        "docs/security.md",
-        "docs/operations/alerts.md",
-        "SECURITY.md",
-        "CONTRIBUTING.md",
-    )
-]
+PAGES = sorted(
+    page for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md", "bench/**/*.md") for page in ROOT.glob(pattern)
+)
+VALUES = [ROOT / "docs" / name for name in ("deployment.md", "security.md")]
+"""Pages whose YAML are values of the chart."""
+
 BLOCKS = [
     (page.name, block)
-    for page in PAGES
+    for page in VALUES
     for block in re.findall(r"^```yaml\n(.*?)^```$", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
 ]
 
@@ -38,7 +34,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", head).strip().lower().replace(" ", "-") for head in heads}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]*)(?:#[^)]*)?\)", page.read_text("utf-8")):
         assert target.startswith("https://") or (page.parent / target).exists(), target
@@ -60,7 +56,7 @@ def commands(page: Path) -> list[str]:
     return [*inline, *(line for line in blocks.splitlines() if line.startswith("ductor-stream "))]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_on_a_page_exist_with_their_options(page: Path) -> None:
     for line in commands(page):
         words = shlex.split(line)[1:]

@@ -27,7 +27,7 @@ from ductor_stream.kafka.options import client_options
 APPS = Path(__file__).parent / "apps"
 APP = "guarded:app"
 WITHIN_MS = 120_000
-ROLES = {"owner": "shop_owner", "coordinator": "shop_coordinator", "reader": "shop_reader"}
+ROLES = {"owner": "shop_owner", "coordinator": "shop_coordinator", "reader": "shop_reader", "purger": "shop_purger"}
 
 
 def ductor(environment: Mapping[str, str], *arguments: str) -> Any:
@@ -55,8 +55,8 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
                 connection.execute(f"create role {role} login password '{PASSWORD}'".encode())
             connection.execute(f"grant create on schema public to {ROLES['owner']}".encode())
         ductor(made.postgres(ROLES["owner"]), "migrate")
-        grants = ["grants", "--apply", "--coordinator", ROLES["coordinator"], "--reader", ROLES["reader"]]
-        ductor(made.postgres(ROLES["owner"]), *grants)
+        named = [word for kind in ("coordinator", "reader", "purger") for word in (f"--{kind}", ROLES[kind])]
+        ductor(made.postgres(ROLES["owner"]), "grants", "--apply", *named)
         # Rights take effect in the broker a moment after it has answered.
         until(lambda: ductor(made.scram("topics"), "topics", "create", APP), within_ms=WITHIN_MS)
         yield made
@@ -141,6 +141,61 @@ def test_a_run_completes_with_the_rights_that_are_printed(servers: Secured, flee
     assert "not authorized" not in done.stderr.lower() and "authorization" not in done.stderr.lower()
 
 
+def test_a_worker_and_a_client_whose_tokens_a_function_brings(
+    servers: Secured, fleet: dict[str, Process], tmp_path: Path
+) -> None:
+    for process in ("worker", "client"):
+        [printed] = ductor({}, "acls", APP, "--process", process, "--principal", f"User:token-{process}")
+        servers.allow(printed["principal"], printed["acls"])
+    told = servers.folder / "tokens"
+    worker = Process("worker", servers.token("token-worker"), tmp_path)
+    try:
+        until(worker.ready, within_ms=WITHIN_MS, what="the worker")
+        client, named = servers.token("token-client"), ("--namespace", "guarded")
+        until(lambda: ductor(client, "start", "order", "by-tokens", "--input", "false", *named), within_ms=WITHIN_MS)
+        ductor(client, "signal", "by-tokens", "paid", "--json-payload", "7", *named)
+        until(lambda: status(servers, "by-tokens", "completed"), within_ms=WITHIN_MS)
+        # One for each of a worker's clients, and more of them when the first have expired.
+        before = told.read_text("utf-8").count("token-worker")
+        until(lambda: told.read_text("utf-8").count("token-worker") > before, within_ms=WITHIN_MS, what="the next")
+        until(worker.ready, within_ms=WITHIN_MS, what="the worker, by its next token")
+    finally:
+        worker.end()
+    assert "authoriz" not in worker.log.read_text("utf-8").lower()
+
+
+def test_a_function_that_brings_no_token_is_told(servers: Secured) -> None:
+    environment = _inherited() | servers.token("broken")
+    command = [sys.executable, "-m", "ductor_stream.cli.main", "start", "order", "x", "--namespace", "guarded"]
+    done = subprocess.run(command, cwd=APPS, env=environment, capture_output=True, text=True, timeout=90, check=False)
+    assert (
+        done.returncode == 5 and "no token for Kafka: tokens:kafka_token raised RuntimeError: the token" in done.stderr
+    )
+    assert "Traceback" not in done.stderr
+
+
+def test_who_may_purge_needs_no_more_than_is_printed(servers: Secured) -> None:
+    environment = servers.scram("purge") | servers.postgres(ROLES["purger"])
+    named = ("--namespace", "guarded")
+    until(lambda: ductor(environment, "purge", "--closed-before", "30d", *named)["runs"] == 0, within_ms=WITHIN_MS)
+
+
+def test_doctor_names_the_rights_that_are_missing(servers: Secured) -> None:
+    command = [sys.executable, "-m", "ductor_stream.cli.main", "doctor", APP, "--json"]
+    environment = _inherited() | servers.mutual("worker") | servers.postgres(ROLES["reader"])
+
+    def told() -> dict[str, str]:
+        done = subprocess.run(
+            command, cwd=APPS, env=environment, capture_output=True, text=True, timeout=90, check=False
+        )
+        assert done.returncode == 1, done.stdout  # 5 while the broker has not answered for all of it yet
+        return {each["check"]: each["text"] for each in json.loads(done.stdout)["checks"] if each["level"] == "wrong"}
+
+    wrong = until(told, within_ms=WITHIN_MS, what="a doctor that was answered")
+    assert "DESCRIBE on ductor.guarded.run-events" in wrong["kafka-rights"]
+    assert "insert on eec_outbox" in wrong["postgres-rights"]
+
+
 def test_an_attempt_is_stopped_and_a_letter_written_and_read(servers: Secured, fleet: dict[str, Process]) -> None:
     client, named = servers.plain(), ("--namespace", "guarded")
     ductor(client, "start", "order", "order-2", "--input", "true", *named)
@@ -221,6 +276,8 @@ def test_a_process_can_write_nothing_else(who: str, topic: str, servers: Secured
         ("reader", "update eec_workflow_run set status = 'completed'"),
         ("reader", "select * from eec_outbox"),
         ("coordinator", "delete from eec_workflow_run"),
+        ("purger", "update eec_workflow_run set status = 'failed'"),
+        ("purger", "delete from eec_partition"),
         ("coordinator", "update eec_workflow_transition set records = ''"),
         ("coordinator", "delete from eec_workflow_step_attempt"),
         ("coordinator", "create table eec_mine (n int)"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from support import until
 
 from ductor_stream.ports import Batch
 from ductor_stream.store.columns import Int2, Int4, Int4s, Int8, Int8s, Moment, Text, Texts
-from ductor_stream.store.connection import StoreOptions, open_reader
+from ductor_stream.store.connection import StoreOptions, open_purger, open_reader
 from ductor_stream.store.postgres import PostgresStore
 from ductor_stream.store.queries import all_queries, sql
 
@@ -60,6 +61,15 @@ OWNERS: dict[str, dict[str, Any]] = {
     "list_inbox": {**PARTITION, "now": Moment(T0), "limit": Int8(10)},
     "list_inbox_ids": {"partitions": Int4s([1]), "ids": Int8s([1])},
     "list_expired_messages": {**PARTITION, "now": Moment(T0), "limit": Int8(10)},
+}
+
+GONE = T0 + 200
+"""Up to here runs are purged."""
+
+PURGERS: dict[str, dict[str, Any]] = {
+    "count_closed": {"before": Moment(GONE)},
+    "hold_closed": {"before": Moment(GONE), "page_at": Moment(GONE), "page_id": Text(""), "limit": Int8(10)},
+    "drop_closed": RUN_IDS,
 }
 
 READERS: dict[str, dict[str, Any]] = {
@@ -158,7 +168,7 @@ def number(rig: PostgresRig) -> int:
 
 
 def test_every_query_that_names_an_index_is_tried() -> None:
-    assert set(OWNERS) | set(READERS) | COMMITS == {q.name for q in all_queries().values() if q.indexes}
+    assert set(OWNERS) | set(READERS) | set(PURGERS) | COMMITS == {q.name for q in all_queries().values() if q.indexes}
 
 
 def test_the_queries_of_owners_use_their_indexes(rig: PostgresRig) -> None:
@@ -166,6 +176,14 @@ def test_the_queries_of_owners_use_their_indexes(rig: PostgresRig) -> None:
     plans = Plans(store._connection, number(rig))
     for query, params in OWNERS.items():
         check(query, plans.of(query, params))
+
+
+def test_the_queries_of_a_purge_use_their_indexes(rig: PostgresRig) -> None:
+    rig.open()
+    with closing(open_purger(rig.dsn, StoreOptions())) as connection:
+        plans = Plans(connection, number(rig))
+        for query, params in PURGERS.items():
+            check(query, plans.of(query, params))
 
 
 def test_commits_use_their_indexes(rig: PostgresRig) -> None:

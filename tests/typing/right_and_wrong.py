@@ -1,6 +1,6 @@
 """Calls that a type checker must accept, and calls that it must refuse: those lines end in ``# wrong``.
 
-Never run; ``tests/unit/test_typing.py`` gives it to mypy. ``assert_type`` says what a checker must know.
+Never run; ``tests/unit/test_typing.py`` gives it to mypy and pyright. ``assert_type`` says what a checker must know.
 """
 
 from __future__ import annotations

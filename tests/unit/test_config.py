@@ -203,9 +203,9 @@ def test_every_option_of_librdkafka_is_known(tmp_path: Path) -> None:
     c.fclose(stream)
     names = set(re.findall(r"^([a-z_0-9.]+) +\|", listing.read_text(), re.MULTILINE))
     # Callbacks, pointers to objects, and what only a C program can use.
-    of_programs = {name for name in names if name.endswith("_cb")} | {
+    of_programs = {name for name in names if name.endswith("_cb") and name != "oauth_cb"} | {
         "builtin.features", "default_topic_conf", "enabled_events", "interceptors", "internal.termination.signal",
         "log.queue", "msg_order_cmp", "opaque", "ssl_ca", "ssl_certificate", "ssl_engine_callback_data", "ssl_key",
     }  # fmt: skip
     assert len(names) > 150
-    assert names - of_programs == KAFKA_OPTIONS
+    assert names - of_programs | {"oauth_cb"} == KAFKA_OPTIONS

@@ -101,7 +101,7 @@ def test_an_error_of_ours_is_one_line_and_a_remedy(call: Call) -> None:
     assert (code, out) == (2, "")
     line, remedy = err.splitlines()
     assert line.startswith("error: where are Kafka and Postgres? no `ductor-stream dev` runs in ")
-    assert remedy == "  see docs/errors/invalid_config.md"
+    assert remedy == "  `ductor-stream explain invalid_config` says more"
 
 
 def test_with_json_an_error_is_json_too(call: Call) -> None:

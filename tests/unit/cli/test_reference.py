@@ -20,6 +20,8 @@ def test_every_command_has_its_place_and_its_help() -> None:
     sections = dict(re.findall(r"^## `ductor-stream ([^`]+)`\n\n(.*?)\n\n", page, flags=re.MULTILINE | re.DOTALL))
     wanted = (
         "doctor",
+        "explain",
+        "purge",
         "check",
         "replay",
         "deployments",

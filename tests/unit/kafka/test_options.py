@@ -22,6 +22,25 @@ def test_callbacks_are_refused() -> None:
         check_options({"error_cb": print})
 
 
+@pytest.mark.parametrize(
+    ("named", "told"),
+    [
+        ("kafka_token", "module:function"),
+        ("no_such_module:f", "No module named 'no_such_module'"),
+        ("json:no_such", "no attribute"),
+        ("sys:path", "is no function"),
+    ],
+)
+def test_a_token_function_that_cannot_be_found_is_refused(named: str, told: str) -> None:
+    with pytest.raises(InvalidConfig, match=f"oauth_cb.*{told}"):
+        client_options("admin", "b:1", {"oauth_cb": named})
+
+
+def test_a_token_function_is_found_by_its_name_for_every_kind_of_client() -> None:
+    for kind in ("consumer", "producer", "admin"):
+        assert client_options(kind, "b:1", {"oauth_cb": "json:loads"})["oauth_cb"]("[1]") == [1]
+
+
 def test_rules_hold_whatever_is_set() -> None:
     consumer = client_options("consumer", "b:1", {"fetch.min.bytes": 7})
     producer = client_options("producer", "b:1", {"linger.ms": 3})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ductor_stream.kafka.topics import plan, problems
 from ductor_stream.ports import INBOUND
 from ductor_stream.protocol.topics import Topics
@@ -30,6 +32,11 @@ def test_every_topic_states_how_long_it_keeps_what() -> None:
         # A payload of 900,000 bytes with its envelope must fit.
         assert int(each.config["max.message.bytes"]) > 1_000_000
         assert each.replicas == -1
+
+
+@pytest.mark.parametrize(("replicas", "least"), [(-1, None), (1, "1"), (2, "1"), (3, "2"), (5, "2")])
+def test_with_three_replicas_one_broker_may_be_away(replicas: int, least: str | None) -> None:
+    assert {each.config.get("min.insync.replicas") for each in plan(SHOP, replicas=replicas)} == {least}
 
 
 def test_nothing_is_wrong_with_equal_topics_at_or_above_n() -> None:

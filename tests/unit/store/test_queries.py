@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import ductor_stream.store
+from ductor_stream.store.grants import PURGER
 from ductor_stream.store.migrate import migrations
 from ductor_stream.store.queries import all_queries, schema_sql
 
@@ -34,6 +35,15 @@ def test_each_query_is_used() -> None:
     source = "".join(file.read_text() for file in STORE.glob("*.py"))
     for name in all_queries():
         assert f'"{name}"' in source, name
+
+
+def test_a_purge_leaves_nothing_of_a_run() -> None:
+    """A new table that has rows of runs must be purged too, and whoever purges be allowed to."""
+    tables = re.findall(r"create table (\w+) \((.*?)\n\)", schema_sql(), re.DOTALL)
+    of_runs = {table for table, columns in tables if re.search(r"^\s+run_id\s", columns, re.MULTILINE)}
+    of_runs -= {"eec_open_attempt"}  # its rows end with their attempts, and a closed run has none open
+    deleted = set(re.findall(r"delete from (\w+)", all_queries()["drop_closed"].sql.decode()))
+    assert deleted == of_runs == {table for table, rights in PURGER.items() if "delete" in rights}
 
 
 def test_migrations_are_numbered_from_one_without_a_gap() -> None:

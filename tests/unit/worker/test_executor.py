@@ -16,7 +16,7 @@ from support import until
 from worker_rigs import Reported, bench, task_of
 
 from ductor_stream import App, RetryableError, TerminalError, Use, current_attempt
-from ductor_stream.errors import CalledOutsideStep, InvalidDefinition
+from ductor_stream.errors import CalledOutsideStep
 
 
 @dataclass
@@ -472,16 +472,6 @@ def test_a_failure_that_says_too_much_is_cut_until_it_can_be_sent() -> None:
         report = _result(b.run("plain"))
     assert len(report["error"]["details"]) == 890_000
     assert report["error"]["message"]
-
-
-def test_a_step_that_wants_a_process_of_its_own_is_refused_for_now() -> None:
-    app = App("t")
-
-    @app.step(executor="process")
-    def plain() -> None: ...
-
-    with pytest.raises(InvalidDefinition, match="step plain"), bench(app):
-        pass
 
 
 def test_a_worker_loads_no_database_driver() -> None:

@@ -22,11 +22,9 @@ select pg_backend_pid()
 -- name: list_missing_rights
 -- purpose: what an owner does with our tables and this role may not
 -- index: none, reads the catalogue
-select format('%%s on %%s', lower(p.privilege), c.relname)
-  from pg_class c
-  cross join (values ('SELECT'), ('INSERT'), ('UPDATE'), ('DELETE')) as p (privilege)
- where c.oid = any (array(select to_regclass(name)::oid from unnest(%(tables)s::text[]) as t (name)))
-   and not (c.relname = 'eec_schema' and p.privilege <> 'SELECT')
-   and not has_table_privilege(c.oid, p.privilege)
+select format('%%s on %%s', w.privilege, w.relation)
+  from unnest(%(relations)s::text[], %(privileges)s::text[]) as w (relation, privilege)
+ where to_regclass(w.relation) is not null
+   and not has_table_privilege(to_regclass(w.relation), w.privilege)
  order by 1
 ;

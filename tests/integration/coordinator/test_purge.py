@@ -1,0 +1,76 @@
+"""``purge`` beside a coordinator that restarts the very runs that are purged: no rule breaks, and nothing is left over."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+
+from click.testing import CliRunner
+from rig import Rig
+from store_rigs import Background
+from support import until
+
+from ductor_stream.cli.purge import purge
+from ductor_stream.kafka.retention import retentions
+from ductor_stream.kafka.topics import INBOUND_RETENTION_MS, TASK_RETENTION_MS
+from ductor_stream.store.purge import Purged, Purger
+
+RUNS = 20
+ROUNDS = 8
+IDS = [f"r-{n}" for n in range(RUNS)]
+
+
+def test_runs_that_are_restarted_while_they_are_purged(rig: Rig) -> None:
+    running = rig.coordinator()
+    rig.worker()
+    ended: list[bool] = []
+
+    def purging() -> Purged:
+        total = Purged()
+        with closing(Purger(rig.database, rig.namespace)) as purger:
+            while not ended:
+                total = sum(purger.batches(purger.now() + 1), total)
+        return total
+
+    rig.start(*IDS, input=1)
+    rig.until_status("completed", *IDS)
+    at_work = Background(purging)
+    for number in range(ROUNDS):
+        rig.start(*IDS, input=1, on_conflict="restart_if_closed", start_id=f"s-{number}")
+        until(lambda: running.count("ductor_runs_started") >= RUNS, what="runs that start")
+
+    def closed() -> bool:
+        assert rig.rows("select run_id from eec_workflow_run where ns = {ns}") == []
+        return True
+
+    until(closed, within_ms=60_000, what="all runs done and purged")
+    ended.append(True)
+    assert at_work.result().runs > RUNS
+    rig.check()
+    for table in ("workflow_transition", "workflow_step_attempt", "workflow_signal", "open_attempt"):
+        assert rig.rows(f"select run_id from eec_{table} where ns = {{ns}}") == [], table
+
+
+def test_the_command_keeps_to_what_no_topic_can_deliver_again(rig: Rig) -> None:
+    assert set(retentions(rig.admin).values()) == {INBOUND_RETENTION_MS, TASK_RETENTION_MS}
+    rig.coordinator()
+    rig.worker()
+    rig.start(*IDS, input=1)
+    rig.until_status("completed", *IDS)
+    servers = ["--namespace", rig.namespace, "--kafka", rig.bootstrap, "--database", rig.database, "--json"]
+
+    def call(*options: str) -> dict[str, object]:
+        done = CliRunner().invoke(purge, [*options, *servers], catch_exceptions=True)
+        if done.exception is not None:
+            return {"refused": str(done.exception)}
+        found: dict[str, object] = json.loads(done.stdout)
+        return found
+
+    near = ("--closed-before", "0s")
+    assert "tasks.default for 30 days" in str(call(*near)["refused"])
+    assert call("--closed-before", "30d")["runs"] == 0
+    told = call(*near, "--ignore-retention", "--dry-run")
+    assert told["runs"] == RUNS and told["by"] == [{"workflow": "chain", "status": "completed", "runs": RUNS}]
+    gone = call(*near, "--ignore-retention")
+    assert (gone["runs"], gone["attempts"]) == (RUNS, 2 * RUNS)
+    assert call(*near, "--ignore-retention", "--dry-run")["runs"] == 0

@@ -1,0 +1,180 @@
+"""Real servers, broken one thing at a time: ``doctor`` names it, and nothing was wrong before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka import admin as driver
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
+from servers import KafkaServer
+from support import fresh_name, until
+
+from ductor_stream.cli.doctor import Subject, examine
+from ductor_stream.cli.doctor_kafka import Verdict
+from ductor_stream.config import Settings
+from ductor_stream.kafka.topics import AdminConfig, create_topics, delete_topics, plan
+from ductor_stream.protocol.topics import Topics
+from ductor_stream.store.grants import apply_grants
+from ductor_stream.store.migrate import migrate
+from ductor_stream.store.postgres import PostgresStore
+
+QUEUES = ("default",)
+_driver = cast(Any, driver)
+
+
+class System:
+    """A namespace with its topics and tables, and the hands that break it."""
+
+    def __init__(self, bootstrap: str, database: str) -> None:
+        self.topics = Topics(fresh_name("sick"))
+        self.settings = Settings(kafka_bootstrap=bootstrap, database_url=database)
+        self.config = AdminConfig(bootstrap=bootstrap, topics=self.topics)
+        self.admin = AdminClient({"bootstrap.servers": bootstrap})
+        self.database = database
+        create_topics(self.config, plan(self.topics, QUEUES, partitions=3))
+        migrate(database)
+
+    def told(self, check: str) -> list[Verdict]:
+        """What ``doctor`` says under this heading."""
+        subject = Subject(self.settings, self.topics, QUEUES)
+        return [each for each in examine(subject) if each.check == check]
+
+    def until_told(self, check: str, level: str, text: str) -> Verdict:
+        """Wait until it says that; a broker takes a moment to know what was done to it."""
+
+        def said() -> Verdict:
+            found = self.told(check)
+            fitting = [each for each in found if each.level == level and text in each.text]
+            assert fitting, found
+            return fitting[0]
+
+        return until(said, within_ms=30_000)
+
+    def alter(self, kind: str, name: str, **config: str) -> None:
+        """Set options of a topic or a group."""
+        change = _driver.AlterConfigOpType.SET
+        entries = [_driver.ConfigEntry(k.replace("_", "."), v, incremental_operation=change) for k, v in config.items()]
+        resource = _driver.ConfigResource(getattr(_driver.ResourceType, kind), name, incremental_configs=entries)
+        for done in self.admin.incremental_alter_configs([resource]).values():
+            done.result(10)
+
+    def run(self, statement: str) -> None:
+        """Do something to the database."""
+        with psycopg.connect(self.database, autocommit=True) as connection:
+            connection.execute(statement.encode())
+
+
+@pytest.fixture
+def system(kafka: KafkaServer, database_url: str) -> Iterator[System]:
+    made = System(kafka.bootstrap, database_url)
+    yield made
+    delete_topics(made.config, [each.name for each in plan(made.topics, QUEUES)])
+
+
+def missing_topic(system: System) -> None:
+    delete_topics(system.config, [system.topics.wakeups])
+
+
+def uneven_topics(system: System) -> None:
+    for done in system.admin.create_partitions([NewPartitions(system.topics.run_events, 5)]).values():
+        done.result(10)
+
+
+def compacted(system: System) -> None:
+    system.alter("TOPIC", system.topics.run_events, cleanup_policy="compact")
+
+
+def kept_for_an_hour(system: System) -> None:
+    system.alter("TOPIC", system.topics.attempt_results, retention_ms="3600000")
+
+
+def small_records(system: System) -> None:
+    system.alter("TOPIC", system.topics.run_events, max_message_bytes="1000")
+
+
+def slow_group(system: System) -> None:
+    system.alter("GROUP", system.topics.coordinator_group, consumer_session_timeout_ms="45000")
+
+
+def other_partitioner(system: System) -> None:
+    producer = Producer({"bootstrap.servers": system.config.bootstrap, "partitioner": "consistent_random"})
+    for number in range(40):
+        producer.produce(system.topics.run_events, b"{}", f"run-{number}")
+    assert producer.flush(10) == 0
+
+
+def no_tables(system: System) -> None:
+    system.run("drop table eec_schema")
+
+
+def other_cluster(system: System) -> None:
+    store = PostgresStore(system.database)
+    store.namespace(system.topics.namespace, "another-cluster", 3)
+    store.close()
+
+
+def later_release(system: System) -> None:
+    system.run("insert into eec_schema (version, phase, name) values (9999, 'post', 'later')")
+
+
+BREAKS: list[tuple[Callable[[System], None], str, str, str]] = [
+    (missing_topic, "topics", "wrong", "wakeups is missing"),
+    (uneven_topics, "topics", "wrong", "partitions"),
+    (compacted, "retention", "wrong", "is compacted"),
+    (kept_for_an_hour, "retention", "warning", "keeps records for 1 h"),
+    (small_records, "retention", "warning", "1000 bytes at most"),
+    (slow_group, "session-timeout", "warning", "unserved for 45 s"),
+    (other_partitioner, "partitioner", "note", "newest records"),
+    (no_tables, "schema", "wrong", "not applied"),
+    (other_cluster, "namespace", "wrong", "made on cluster another-cluster"),
+    (later_release, "schema", "wrong", "newer than this release"),
+]
+
+
+@pytest.mark.parametrize(("breaks", "check", "level", "text"), BREAKS, ids=lambda each: getattr(each, "__name__", None))
+def test_what_is_broken_is_named(
+    system: System, breaks: Callable[[System], None], check: str, level: str, text: str
+) -> None:
+    assert not [each for each in system.told(check) if (each.level, text in each.text) == (level, True)]
+    breaks(system)
+    assert system.until_told(check, level, text).remedy
+
+
+def test_a_replica_that_is_not_synchronous_is_named(system: System) -> None:
+    """A session of a replica is all that Postgres tells of one."""
+    assert system.told("postgres-replication")[0].level == "ok"
+    url = urlsplit(system.database)
+    replica = psycopg.connect(urlunsplit(url._replace(query="replication=true")), autocommit=True)
+    try:
+        system.until_told("postgres-replication", "warning", "none synchronous")
+    finally:
+        replica.close()
+
+
+def test_a_role_without_its_rights_is_named(system: System) -> None:
+    role = fresh_name("owner").replace("-", "_")
+    system.run(f"create role {role} login password 'x'")
+    apply_grants(system.database, {"coordinator": role})
+    url = urlsplit(system.database)
+    own = urlunsplit(url._replace(netloc=f"{role}:x@{url.netloc.rpartition('@')[2]}"))
+    system.settings = Settings(kafka_bootstrap=system.config.bootstrap, database_url=own)
+    try:
+        assert system.told("postgres-rights")[0].level == "ok"
+        system.run(f"revoke insert on eec_outbox from {role}")
+        assert "insert on eec_outbox" in system.until_told("postgres-rights", "wrong", "may not").text
+    finally:
+        system.run(f"drop owned by {role}")
+        system.run(f"drop role {role}")
+
+
+def test_servers_that_are_away_are_named(tmp_path: Path) -> None:
+    settings = Settings(kafka_bootstrap="127.0.0.1:1", database_url="postgresql://nobody@127.0.0.1:1/none")
+    found = examine(Subject(settings, Topics("nowhere"), ()))
+    assert [(each.check, each.level) for each in found] == [("reach", "wrong"), ("reach", "wrong")]
