@@ -1,4 +1,4 @@
-# make install | test | demo | bench | bench-peers | simulate | clean
+# make install | test | demo | bench | bench-peers | simulate | model | clean
 #
 # A stamp file says that a step is done: a second call does nothing. Paths are relative and quoted by make's
 # own working folder, so that a clone in a folder with spaces works.
@@ -9,7 +9,7 @@ DEPENDENCIES := .venv/stamp-dependencies
 PACKAGE := .venv/stamp-package
 SERVERS := .venv/stamp-servers
 
-.PHONY: install tools test demo bench bench-peers simulate clean
+.PHONY: install tools test demo bench bench-peers simulate model clean
 
 install: $(SERVERS)
 
@@ -63,6 +63,10 @@ SEEDS ?= 0:1000
 JOBS ?= 2
 simulate: install
 	$(BIN)/python -m ductor_stream.testing.simulation --seeds $(SEEDS) --jobs $(JOBS)
+
+# Every order of events of a small world (docs/model.md): MODEL="--disruptions 3" looks further.
+model: install
+	$(BIN)/python model/check.py $(MODEL)
 
 clean:
 	rm -rf .venv .ductor .tools build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
