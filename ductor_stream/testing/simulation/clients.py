@@ -36,7 +36,7 @@ class Clients:
         self._number = 0
         self.sent: list[Sent] = []
         self.run_ids: list[str] = []
-        for number in range(world.rng.randint(4, 9)):
+        for number in range(world.rng.randint(6, 13)):
             self._plan_run(f"run-{number}")
 
     def _plan_run(self, run_id: str) -> None:

@@ -67,6 +67,7 @@ class Broker:
         self.members: list[MemoryLog] = []
         self.holders: dict[int, MemoryLog] = {}
         self.generation = 0
+        self._targets: dict[MemoryLog, frozenset[int]] = {}
         self._ids = 0
         for name in topics.inbound_names:
             self.create(name, partitions)
@@ -81,6 +82,7 @@ class Broker:
         """Create a topic, or create it anew: empty, and with another id."""
         self._ids += 1
         self.topics[name] = Topic(name, f"id-{self._ids}", partitions)
+        self._targets.clear()
 
     def append(
         self,
@@ -115,18 +117,28 @@ class Broker:
     def join(self, member: MemoryLog) -> None:
         """Another member: partitions are shared out anew."""
         self.members.append(member)
-        self.generation += 1
+        self._regroup()
 
     def leave(self, member: MemoryLog) -> None:
         """A member has gone, or was silent for longer than its session lasts: its partitions are free."""
         if member in self.members:
             self.members.remove(member)
-            self.generation += 1
+            self._regroup()
         for partition in [p for p, holder in self.holders.items() if holder is member]:
             del self.holders[partition]
 
+    def _regroup(self) -> None:
+        self.generation += 1
+        self._targets.clear()
+
     def target(self, member: MemoryLog) -> frozenset[int]:
         """What the ``range`` assignor gives a member."""
+        found = self._targets.get(member)
+        if found is None:
+            found = self._targets[member] = self._range(member)
+        return found
+
+    def _range(self, member: MemoryLog) -> frozenset[int]:
         count = min(len(self.topics[name].partitions) for name in map(self.names.inbound, INBOUND))
         place, members = self.members.index(member), len(self.members)
         share, rest = divmod(count, members)

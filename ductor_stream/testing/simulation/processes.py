@@ -98,7 +98,9 @@ class Faulty(Gate):
     def share(self, available: int) -> int:
         if not self._world.faulty or available == 0:
             return available
-        return self._world.rng.randint(0, available)
+        rng = self._world.rng
+        # Nothing now and then: mostly it would be a turn in which nothing happens.
+        return 0 if rng.random() < 0.1 else rng.randint(1, available)
 
     def delivers(self) -> bool:
         return not self._world.faulty or self._world.rng.random() < 0.2
