@@ -13,7 +13,9 @@ from ductor_stream.testing.simulation.memory_broker import Broker
 from ductor_stream.testing.simulation.world import World
 
 _CONFLICTS = ["use_existing", "use_existing", "reject", "restart_if_closed", "restart_if_failed", "terminate_existing"]
-_COMMANDS = ["cancel", "terminate", "pause", "resume", "retry", "pause", "cancel"]
+_COMMANDS = ["cancel", "terminate", "pause", "resume", "retry", "pause", "cancel", "reset"]
+_NODES = ["1", "2", "3", "1.1"]
+"""Nodes that many programs have; a reset to one that is not there is refused."""
 
 
 class Sent(msgspec.Struct, frozen=True):
@@ -58,6 +60,8 @@ class Clients:
             self._plan(rng.randint(0, 40_000_000), run_id, {**signal, "signal_id": f"{run_id}-s{number}"})
         for number in range(rng.choice([0, 0, 0, 1, 2])):
             command = {"type": f"run.{rng.choice(_COMMANDS)}", "command_id": f"{run_id}-c{number}"}
+            if command["type"] == "run.reset":
+                command["to_node"] = rng.choice(_NODES)
             self._plan(at + rng.randint(0, 40_000_000), run_id, command)
 
     def _plan(self, at: int, run_id: str, body: dict[str, Any]) -> None:

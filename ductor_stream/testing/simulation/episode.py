@@ -137,6 +137,8 @@ class Episode:
         self._timely.calm_since = world.ms
         world.store_down_until = world.log_down_until = 0
         world.note("world", "calm")
+        if world.fired["redeploy"]:
+            self._redeploy("patched")
         began, help_at = world.us, world.us
         for _ in range(_CALM_STEPS):
             if self._settled():
@@ -288,6 +290,11 @@ class Episode:
             self._rebalance()
         if world.chance("recreate"):
             self._recreate()
+        if world.chance("clock"):
+            world.skew_ms += rng.choice([-1, 1]) * rng.choice([50, 2_000, 20_000])
+            world.note("world", f"postgres's clock is off by {world.skew_ms} ms")
+        if world.chance("redeploy"):
+            self._redeploy(rng.choice(list(programs.RELEASES)))
 
     def _rebalance(self) -> None:
         """A process is told to end, or is too slow for its session; another one comes in its place."""
@@ -299,6 +306,9 @@ class Episode:
             self.world.note(process.name, "is expelled")
             self.broker.leave(process.log)
             return
+        self._end(process)
+
+    def _end(self, process: Process) -> None:
         self.world.note(process.name, "ends in good order")
         process.busy = True
         try:
@@ -307,6 +317,21 @@ class Episode:
             if crash.process != process.name:
                 raise
         self._buried(process)
+
+    def _redeploy(self, release: str) -> None:
+        """Other code: processes are ended one after the other, and come back with it."""
+        self.world.note("world", f"release {release!r}")
+        self.cluster.definitions = programs.RELEASES[release]
+        for process in self.processes:
+            self._at(self.world.rng.randint(0, 6_000_000), lambda process=process: self._replace(process))  # type: ignore[misc]
+
+    def _replace(self, process: Process) -> None:
+        if process.dead:
+            return
+        if process.busy:
+            self._at(500_000, lambda: self._replace(process))
+        else:
+            self._end(process)
 
     def _recreate(self) -> None:
         rng = self.world.rng

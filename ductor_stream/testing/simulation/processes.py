@@ -6,7 +6,6 @@ import uuid
 from typing import Protocol
 
 from ductor_stream.coordinator.config import CoordinatorConfig
-from ductor_stream.coordinator.definitions import Definitions
 from ductor_stream.coordinator.service import Coordinator
 from ductor_stream.errors import LogUnavailable, StoreUnavailable
 from ductor_stream.ports import Batch
@@ -155,12 +154,8 @@ class Cluster:
         self.partitions = 0
         self.syncmatch = False
         self.stray: list[Batch] = []
-        self.definitions = _definitions
+        self.definitions = programs.RELEASES["first"]
         self.metrics = _metrics
 
 
 _metrics = Metrics()
-_definitions = Definitions(
-    [workflow.definition for workflow in programs.app.workflows.values()],
-    {name: programs.app.default_version(name) for name, _ in programs.app.workflows},
-)

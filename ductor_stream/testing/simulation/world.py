@@ -38,6 +38,8 @@ class Faults(msgspec.Struct):
     outage: float = 0.0
     rebalance: float = 0.0
     recreate: float = 0.0
+    clock: float = 0.0
+    redeploy: float = 0.0
 
     @staticmethod
     def drawn(rng: Random) -> Faults:
@@ -46,6 +48,7 @@ class Faults(msgspec.Struct):
             "crash": 0.004, "pause": 0.02, "expel": 0.3, "store_away": 0.004, "log_away": 0.003, "unknown": 0.05,
             "refused": 0.02, "conflict": 0.03, "undelivered": 0.08, "duplicate": 0.2, "worker": 0.3, "elsewhere": 0.3,
             "outage": 0.002, "rebalance": 0.006, "recreate": 0.0015,
+            "clock": 0.002, "redeploy": 0.001,
         }  # fmt: skip
         return Faults(**{name: rate * rng.choice([0.0, 0.3, 1.0, 1.0]) for name, rate in most.items()})
 
@@ -56,6 +59,7 @@ class World:
     def __init__(self, seed: int) -> None:
         self.rng = Random(seed)
         self.us = 0
+        self.skew_ms = 0
         self.faulty = True
         self.faults = Faults.drawn(self.rng)
         self.fired: Counter[str] = Counter()
@@ -65,8 +69,8 @@ class World:
 
     @property
     def ms(self) -> int:
-        """Milliseconds since 1970."""
-        return EPOCH_MS + self.us // 1000
+        """Milliseconds since 1970 by Postgres's clock, which may jump; nobody else's is asked."""
+        return EPOCH_MS + self.skew_ms + self.us // 1000
 
     def advance(self, us: int) -> None:
         """Time passes."""
