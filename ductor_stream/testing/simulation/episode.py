@@ -7,22 +7,24 @@ still in the middle of a call lets others take steps meanwhile, so that two owne
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from ductor_stream.coordinator.config import CoordinatorConfig
 from ductor_stream.engine.state import state_bytes
 from ductor_stream.errors import DuctorError
-from ductor_stream.ports import Outgoing
+from ductor_stream.ports import Outgoing, TaskPosition
 from ductor_stream.protocol.topics import Topics
-from ductor_stream.testing.simulation import checks, programs
+from ductor_stream.testing.simulation import checks, checks_tasks, programs
 from ductor_stream.testing.simulation.clients import Clients
 from ductor_stream.testing.simulation.gate import Crash
 from ductor_stream.testing.simulation.memory_broker import Broker, Kept, Topic
 from ductor_stream.testing.simulation.memory_database import Database, DatabaseServer
 from ductor_stream.testing.simulation.memory_log import MemoryLog
+from ductor_stream.testing.simulation.memory_tasks import MemoryTaskLog, MemoryTaskSource, TaskGroup
 from ductor_stream.testing.simulation.processes import CLUSTER, Cluster, Process
+from ductor_stream.testing.simulation.worker_processes import WorkerProcess
 from ductor_stream.testing.simulation.workers import Fleet
 from ductor_stream.testing.simulation.world import Violation, World
 
@@ -82,10 +84,17 @@ class Episode:
             checks.R9NoSilentHang(topics),
             checks.RowsAgree(),
         ]
+        self._tasks = checks_tasks.R5TasksNotSwallowed(topics)
+        self.checkers.append(self._tasks)
         self.database.observers.extend(self.checkers)
         self.broker.landed, self.broker.handed = self._landed, self._handed
         self.processes = [self._process(f"p{number}") for number in range(rng.randint(2, 3))]
         self.orphans: list[MemoryLog] = []
+        served = [queue for queue in programs.QUEUES if rng.random() < 0.6]
+        self.groups = {queue: TaskGroup(self.broker, queue, self._commits) for queue in served}
+        self._ours = {self.broker.names.tasks(queue) for queue in served}
+        self.workers = [self._worker(f"w{number}") for number in range(rng.randint(1, 3) if served else 0)]
+        self.task_orphans: list[MemoryTaskLog] = []
         self._agenda: list[tuple[int, int, Callable[[], None]]] = []
         self._number = self._depth = 0
 
@@ -94,8 +103,15 @@ class Episode:
     def _landed(self, topic: Topic, partition: int, record: Kept) -> None:
         for checker in self.checkers:
             checker.landed(topic, partition, record)
-        if self.broker.names.queue_of(topic.name) is not None:
+        if topic.name in self._ours:
+            for worker in self.workers:
+                worker.wake()
+        elif self.broker.names.queue_of(topic.name) is not None:
             self.fleet.took(topic, record)
+
+    def _commits(self, source: MemoryTaskSource, positions: Mapping[int, TaskPosition]) -> None:
+        worker = next(worker.name for worker in self.workers if source in worker.sources)
+        self._tasks.committing_tasks(worker, source.group.topic, positions)
 
     def _handed(self, records: Sequence[Outgoing]) -> None:
         for checker in self.checkers:
@@ -172,9 +188,16 @@ class Episode:
             return False
         if any(database.outbox.values()) or any(database.inbox.values()) or database.open_attempts:
             return False
+        if not self._workers_rest():
+            return False
         if any(log.flying for log in self._logs()) or any(process.log.news() for process in self.processes):
             return False
         return all(run.closed_at is not None for run in database.runs.values()) and not self._unapplied()
+
+    def _workers_rest(self) -> bool:
+        if any(log.flying for log in self.task_orphans) or not all(worker.idle() for worker in self.workers):
+            return False
+        return not any(group.behind() for group in self.groups.values())
 
     def _help(self) -> None:
         """Signals for those who wait, a resume for those who stand still: what a person would do."""
@@ -211,6 +234,14 @@ class Episode:
         for log in self._logs():
             if log.flying:
                 yield lambda log=log: self._deliver(log)  # type: ignore[misc]
+        for worker in self.workers:
+            if worker.ready(us):
+                yield lambda worker=worker: self._work(worker)  # type: ignore[misc]
+            if worker.log.flying and not worker.dead:
+                yield worker.deliver
+        for orphan in self.task_orphans:
+            if orphan.flying:
+                yield lambda orphan=orphan: orphan.answer(orphan.heads()[0])  # type: ignore[misc]
         for actor in (self.fleet, self.clients):
             at = actor.next_us()
             if at is not None and at <= us:
@@ -222,6 +253,7 @@ class Episode:
 
     def _coming(self) -> Iterator[int | None]:
         yield from (process.idle_until for process in self.processes if not process.dead and not process.busy)
+        yield from (worker.next_us() for worker in self.workers)
         yield self.fleet.next_us()
         yield self.clients.next_us()
         if self._agenda:
@@ -242,6 +274,46 @@ class Episode:
             self._buried(process)
         finally:
             process.busy = False
+
+    def _work(self, worker: WorkerProcess) -> None:
+        """One step of a worker process, which may be its last."""
+        world = self.world
+        try:
+            gone = world.rng.choice(["expelled", "ended"]) if world.chance("worker_gone") else ""
+            if gone == "expelled":
+                world.note(worker.name, "is expelled")
+                self._leave_groups(worker)
+            elif gone:
+                world.note(worker.name, "ends in good order")
+                worker.end()
+                self._worker_gone(worker)
+                return
+            worker.act()
+        except Crash as crash:
+            if crash.process != worker.name:
+                raise
+            world.note(worker.name, str(crash))
+            self._worker_gone(worker)
+
+    def _worker_gone(self, worker: WorkerProcess) -> None:
+        rng = self.world.rng
+        worker.dead = True
+        if rng.random() < 0.5:
+            worker.log.flying.clear()
+        else:
+            self.task_orphans.append(worker.log)
+        self._at(_SESSION_US if rng.random() < 0.7 else 0, lambda: self._leave_groups(worker))
+        self._at(rng.randint(0, 8_000_000), lambda: self._new_worker(worker))
+
+    def _leave_groups(self, worker: WorkerProcess) -> None:
+        for source in worker.sources:
+            source.group.leave(source)
+
+    def _new_worker(self, old: WorkerProcess) -> None:
+        self.workers[self.workers.index(old)] = self._worker(old.name)
+
+    def _worker(self, name: str) -> WorkerProcess:
+        return WorkerProcess(name, self.world, self.broker, self.fleet, self.groups, self.cluster.metrics)
 
     def meanwhile(self, process: Process) -> None:
         """The process stands still; if it does so for longer than its session lasts, its partitions go to others."""
@@ -408,7 +480,7 @@ def _config(world: World) -> CoordinatorConfig:
     return CoordinatorConfig(
         batch_limit=rng.choice([1, 3, 20, 500]),
         unconfirmed_limit=rng.choice([2, 5, 64]),
-        idle_poll_s=rng.choice([0.5, 2.0]),
+        idle_poll_s=rng.choice([0.5, 2.0, 5.0]),
         horizon_ms=rng.choice([2_000, 30_000, 600_000]),
         cached_runs=rng.choice([1, 3, 50_000]),
         inbox_limit=rng.choice([1, 5, 500]),

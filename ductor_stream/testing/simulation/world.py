@@ -40,6 +40,9 @@ class Faults(msgspec.Struct):
     recreate: float = 0.0
     clock: float = 0.0
     redeploy: float = 0.0
+    worker_crash: float = 0.0
+    worker_gone: float = 0.0
+    uncommitted: float = 0.0
 
     @staticmethod
     def drawn(rng: Random) -> Faults:
@@ -48,7 +51,7 @@ class Faults(msgspec.Struct):
             "crash": 0.004, "pause": 0.02, "expel": 0.3, "store_away": 0.004, "log_away": 0.003, "unknown": 0.05,
             "refused": 0.02, "conflict": 0.03, "undelivered": 0.08, "duplicate": 0.2, "worker": 0.3, "elsewhere": 0.3,
             "outage": 0.002, "rebalance": 0.006, "recreate": 0.0015,
-            "clock": 0.002, "redeploy": 0.001,
+            "clock": 0.002, "redeploy": 0.001, "worker_crash": 0.003, "worker_gone": 0.01, "uncommitted": 0.1,
         }  # fmt: skip
         return Faults(**{name: rate * rng.choice([0.0, 0.3, 1.0, 1.0]) for name, rate in most.items()})
 
