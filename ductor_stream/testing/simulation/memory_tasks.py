@@ -91,6 +91,7 @@ class MemoryTaskSource:
         self._generation = -1
         self._next: dict[int, int] = {}
         self._topic_id = group.topic.id
+        self._read_of: dict[int, str] = {}
         self._paused: set[int] = set()
         self._failed: set[int] = set()
 
@@ -150,6 +151,7 @@ class MemoryTaskSource:
             self.group.holders[partition] = self
             start = self.group.topic.partitions[partition].start
             self._next[partition] = start if position.offset is None else position.offset
+            self._read_of[partition] = self.group.topic.id
         ownership.assigned(given)
 
     def _drop(self, partitions: Iterable[int]) -> None:
@@ -172,6 +174,8 @@ class MemoryTaskSource:
                 continue
             first = max(0, position - stored.start)
             records = stored.records[first : first + limit - len(found)]
+            if records:
+                self._read_of[partition] = topic.id
             found += [TaskRecord(partition, r.offset, r.key, r.value, r.headers) for r in records]
             self._next[partition] = stored.start + first + len(records)
         return found
@@ -188,7 +192,9 @@ class MemoryTaskSource:
         """Commit what is still ours; a failure that is not waited for is told by the next poll."""
         self._gates.call("task commit")
         ours = {p: at for p, at in positions.items() if self.group.holders.get(p) is self}
-        works = self._gates.commits() and self._topic_id == self.group.topic.id and len(ours) == len(positions)
+        # A position in a topic that is gone is refused. Kafka's brokers do so for consumers that send topic ids.
+        current = all(self._read_of.get(p, self.group.topic.id) == self.group.topic.id for p in ours)
+        works = self._gates.commits() and current and len(ours) == len(positions)
         if works:
             self.group.commit(self, ours)
             self._gates.call("after task commit")
