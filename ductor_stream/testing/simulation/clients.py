@@ -1,15 +1,26 @@
-"""Scripted clients: they start runs, signal and command them, send things twice, late and to any partition."""
+"""Clients: they start runs, signal and command them, send things twice, late and to any partition.
+
+Some are the production client (``client.core`` over memory ports), others know the page of the wire alone.
+"""
 
 from __future__ import annotations
 
 import heapq
 import json
+from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 import msgspec
 
+from ductor_stream.client.core import Core, Target
+from ductor_stream.client.lifecycle_feed import LifecycleFeed
+from ductor_stream.outcomes import Outcome
+from ductor_stream.ports import Outgoing
+from ductor_stream.protocol.lifecycle import LifecycleEvent, decode_lifecycle
+from ductor_stream.protocol.requests import RequestEncoder
 from ductor_stream.testing.simulation import programs
-from ductor_stream.testing.simulation.memory_broker import Broker
+from ductor_stream.testing.simulation.memory_broker import Broker, Kept
 from ductor_stream.testing.simulation.world import World
 
 _CONFLICTS = ["use_existing", "use_existing", "reject", "restart_if_closed", "restart_if_failed", "terminate_existing"]
@@ -29,6 +40,26 @@ class Sent(msgspec.Struct, frozen=True):
     offset: int
 
 
+class _Log:
+    """``client.ports.ClientLog`` of the simulation."""
+
+    def __init__(self, send: Callable[[Outgoing], None]) -> None:
+        self._send = send
+        self.hear: Callable[[LifecycleEvent], None] = lambda event: None
+
+    def send(self, record: Outgoing) -> Future[None]:
+        self._send(record)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    def follow(self, heard: Callable[[LifecycleEvent], None]) -> None:
+        self.hear = heard
+
+    def close(self, timeout: float) -> None:
+        """Nothing is on its way."""
+
+
 class Clients:
     """All clients of a world. ``sent`` is what they know to be in the log."""
 
@@ -37,13 +68,23 @@ class Clients:
         self._agenda: list[tuple[int, int, str, dict[str, Any]]] = []
         self._number = 0
         self.sent: list[Sent] = []
+        self._foreign: set[str] = set()
+        """Runs whose clients are others': of what those start, a client without a database need not know the end."""
+        self._place = ("", 0, 0)
         self.run_ids: list[str] = []
+        self.waiting: list[tuple[Target, str, Future[Outcome]]] = []
+        """Starts of the production client, the id of the topic that they went to, and what became of them."""
+        self._log = _Log(self._put)
+        encoder = RequestEncoder(broker.names, format=world.rng.choice(["json", "avro"]))
+        self._core = Core(programs.app, encoder, self._log, LifecycleFeed(self._log))
         for number in range(world.rng.randint(6, 13)):
             self._plan_run(f"run-{number}")
 
     def _plan_run(self, run_id: str) -> None:
         rng = self._world.rng
         self.run_ids.append(run_id)
+        if rng.random() < 0.3:
+            self._foreign.add(run_id)
         at = rng.randint(0, 20_000_000)
         body = {
             "type": "run.start",
@@ -85,16 +126,37 @@ class Clients:
         kind = "signal_id" if body["type"] == "run.signal" else "command_id"
         self.send(run_id, {**body, kind: f"{run_id}-help{self._number}"})
 
+    def heard(self, record: Kept) -> None:
+        """A lifecycle event is in its topic."""
+        self._log.hear(decode_lifecycle(record.key, record.value, record.headers))
+
     def send(self, run_id: str, body: dict[str, Any]) -> None:
         """Put a message into the log."""
-        world = self._world
-        name = self._broker.names.run_events
-        topic = self._broker.topics[name]
-        partition = world.rng.randrange(len(topic.partitions)) if world.chance("elsewhere") else None
-        key = run_id.encode()
-        record = self._broker.append(name, key, json.dumps(body).encode(), (), partition)
         kind = body["type"].removeprefix("run.")
+        if run_id in self._foreign:
+            self._put(Outgoing(self._broker.names.run_events, run_id.encode(), json.dumps(body).encode()))
+        elif kind == "start":
+            self._start(run_id, body)
+        elif kind == "signal":
+            self._core.signal(run_id, body["name"], body["payload"], body["signal_id"])
+        else:
+            self._core.command(run_id, kind, "", body["command_id"], body.get("to_node"))  # type: ignore[arg-type]
         kind = kind if kind in ("start", "signal") else "command"
-        place = next(p for p, stored in enumerate(topic.partitions) if stored.records and stored.records[-1] is record)
-        world.note("client", f"{body['type']} {run_id} {body.get(f'{kind}_id')} to {place}/{record.offset}")
-        self.sent.append(Sent(run_id, kind, body[f"{kind}_id"], topic.id, place, record.offset))
+        topic_id, place, offset = self._place
+        self._world.note("client", f"{body['type']} {run_id} {body[f'{kind}_id']} to {place}/{offset}")
+        self.sent.append(Sent(run_id, kind, body[f"{kind}_id"], topic_id, place, offset))
+
+    def _start(self, run_id: str, body: dict[str, Any]) -> None:
+        target, _ = self._core.start(
+            body["workflow"],
+            body["input"],
+            {"run_id": run_id, "start_id": body["start_id"], "on_conflict": body.get("on_conflict", "use_existing")},
+        )
+        self.waiting.append((target, self._place[0], self._core.outcome(target)))
+
+    def _put(self, record: Outgoing) -> None:
+        world, topic = self._world, self._broker.topics[record.topic]
+        partition = world.rng.randrange(len(topic.partitions)) if world.chance("elsewhere") else None
+        kept = self._broker.append(record.topic, record.key, record.value, record.headers, partition)
+        place = next(p for p, stored in enumerate(topic.partitions) if stored.records and stored.records[-1] is kept)
+        self._place = (topic.id, place, kept.offset)

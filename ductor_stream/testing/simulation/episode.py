@@ -14,6 +14,7 @@ import msgspec
 from ductor_stream.coordinator.config import CoordinatorConfig
 from ductor_stream.engine.state import state_bytes
 from ductor_stream.errors import DuctorError
+from ductor_stream.outcomes import REJECTED
 from ductor_stream.ports import Outgoing, TaskPosition
 from ductor_stream.protocol.topics import Topics
 from ductor_stream.testing.simulation import checks, checks_tasks, programs
@@ -103,6 +104,8 @@ class Episode:
     def _landed(self, topic: Topic, partition: int, record: Kept) -> None:
         for checker in self.checkers:
             checker.landed(topic, partition, record)
+        if topic.name == self.broker.names.run_lifecycle:
+            self.clients.heard(record)
         if topic.name in self._ours:
             for worker in self.workers:
                 worker.wake()
@@ -457,6 +460,21 @@ class Episode:
         for process in self.processes:
             for run_id in self.database.runs:
                 self._compare(process, run_id)
+
+        self._told()
+
+    def _told(self) -> None:
+        """Clients have heard how their runs ended, and it is so."""
+        for target, topic_id, future in self.clients.waiting:
+            if topic_id in self.recreated:
+                continue
+            if not future.done():
+                raise Violation("R9", f"{target.run_id}: the client of {target.question} still waits")
+            outcome, run = future.result(), self.database.runs[target.run_id]
+            if outcome.execution == run.execution and outcome.status not in (run.status, REJECTED):
+                raise Violation("R9", f"{target.run_id}: a client was told {outcome.status}, it is {run.status}")
+            if outcome.status == "completed" and outcome.execution == run.execution and outcome.result != run.result:
+                raise Violation("R9", f"{target.run_id}: a client was told another result")
 
     def _compare(self, process: Process, run_id: str) -> None:
         """What an owner has in memory is what anybody would rebuild."""
