@@ -140,7 +140,7 @@ class Clients:
         elif kind == "signal":
             self._core.signal(run_id, body["name"], body["payload"], body["signal_id"])
         else:
-            self._core.command(run_id, kind, "", body["command_id"], body.get("to_node"))  # type: ignore[arg-type]
+            self._core.command(run_id, kind, "", body["command_id"], body.get("to_node"))
         kind = kind if kind in ("start", "signal") else "command"
         topic_id, place, offset = self._place
         self._world.note("client", f"{body['type']} {run_id} {body[f'{kind}_id']} to {place}/{offset}")

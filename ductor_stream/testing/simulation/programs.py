@@ -37,7 +37,7 @@ async def program(run: Run, body: Any) -> Any:
 @app.workflow(name="program", version="2", fails_on=(ChildError,))
 async def program_2(run: Run, body: Any) -> Any:
     """The next version: it looks at its input first, and runs it as the old one does."""
-    await run.step(STEPS["a"], 2)
+    await _run(run, ["step", "a", 2])
     return await _run(run, body)
 
 
@@ -55,7 +55,7 @@ async def program_patched(run: Run, body: Any) -> Any:
     """The first version with a change that only new runs see."""
     if run.patched("draws"):
         run.set_view({"drawn": run.random.randint(0, 9)})
-        await run.step(STEPS["b"], 1)
+        await _run(run, ["step", "b", 1])
     return await _run(run, body)
 
 
