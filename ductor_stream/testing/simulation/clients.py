@@ -9,6 +9,7 @@ import heapq
 import json
 from collections.abc import Callable
 from concurrent.futures import Future
+from random import Random
 from typing import Any
 
 import msgspec
@@ -81,7 +82,9 @@ class Clients:
             self._plan_run(f"run-{number}")
 
     def _plan_run(self, run_id: str) -> None:
-        rng = self._world.rng
+        if run_id in self._world.limits.dropped:
+            return
+        rng = Random(f"{self._world.seed}/{run_id}")
         self.run_ids.append(run_id)
         if rng.random() < 0.3:
             self._foreign.add(run_id)

@@ -7,27 +7,26 @@ still in the middle of a call lets others take steps meanwhile, so that two owne
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
 from ductor_stream.coordinator.config import CoordinatorConfig
-from ductor_stream.engine.state import state_bytes
 from ductor_stream.errors import DuctorError
-from ductor_stream.outcomes import REJECTED
-from ductor_stream.ports import Outgoing, TaskPosition
+from ductor_stream.ports import Outgoing
 from ductor_stream.protocol.topics import Topics
-from ductor_stream.testing.simulation import checks, checks_tasks, programs
+from ductor_stream.testing.simulation import checks, programs
+from ductor_stream.testing.simulation.checks_tasks import R5TasksNotSwallowed
 from ductor_stream.testing.simulation.clients import Clients
+from ductor_stream.testing.simulation.crew import Crew
 from ductor_stream.testing.simulation.gate import Crash
 from ductor_stream.testing.simulation.memory_broker import Broker, Kept, Topic
-from ductor_stream.testing.simulation.memory_database import Database, DatabaseServer
+from ductor_stream.testing.simulation.memory_database import DatabaseServer
 from ductor_stream.testing.simulation.memory_log import MemoryLog
-from ductor_stream.testing.simulation.memory_tasks import MemoryTaskLog, MemoryTaskSource, TaskGroup
 from ductor_stream.testing.simulation.processes import CLUSTER, Cluster, Process
-from ductor_stream.testing.simulation.worker_processes import WorkerProcess
+from ductor_stream.testing.simulation.settling import Rest, waits_of
 from ductor_stream.testing.simulation.workers import Fleet
-from ductor_stream.testing.simulation.world import Violation, World
+from ductor_stream.testing.simulation.world import SESSION_US, Limits, Violation, World
 
 _STORM_US = 60_000_000
 _STORM_STEPS = 2_500
@@ -35,7 +34,6 @@ _CALM_US = 1_800_000_000
 """Within half an hour of virtual time after the last fault, every run has closed."""
 _CALM_STEPS = 30_000
 _HELP_US = 5_000_000
-_SESSION_US = 6_000_000
 _DEEPEST = 2
 
 
@@ -46,9 +44,12 @@ class Report(msgspec.Struct, frozen=True):
     digest: str
     runs: int
     owners: int
+    """Coordinator processes that committed something; one that comes back after its death is not counted anew."""
     events: int
     faults: int
     kinds: dict[str, int]
+    asked: list[str]
+    """Ids of the runs that clients started; their children are beside these."""
     trace: list[str]
     broken: str = ""
     """The rule that was broken, and how; empty when all held."""
@@ -57,9 +58,9 @@ class Report(msgspec.Struct, frozen=True):
 class Episode:
     """The world of one seed, with everybody in it."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, limits: Limits) -> None:
         self.seed = seed
-        self.world = World(seed)
+        self.world = World(seed, limits)
         rng = self.world.rng
         self.partitions = rng.randint(1, 4)
         topics = Topics(programs.NAMESPACE)
@@ -85,19 +86,17 @@ class Episode:
             checks.R9NoSilentHang(topics),
             checks.RowsAgree(),
         ]
-        self._tasks = checks_tasks.R5TasksNotSwallowed(topics)
-        self.checkers.append(self._tasks)
+        tasks = R5TasksNotSwallowed(topics)
+        self.checkers.append(tasks)
         self.database.observers.extend(self.checkers)
         self.broker.landed, self.broker.handed = self._landed, self._handed
         self.processes = [self._process(f"p{number}") for number in range(rng.randint(2, 3))]
         self.orphans: list[MemoryLog] = []
-        served = [queue for queue in programs.QUEUES if rng.random() < 0.6]
-        self.groups = {queue: TaskGroup(self.broker, queue, self._commits) for queue in served}
-        self._ours = {self.broker.names.tasks(queue) for queue in served}
-        self.workers = [self._worker(f"w{number}") for number in range(rng.randint(1, 3) if served else 0)]
-        self.task_orphans: list[MemoryTaskLog] = []
-        self._agenda: list[tuple[int, int, Callable[[], None]]] = []
+        self.agenda: list[tuple[int, int, Callable[[], None]]] = []
         self._number = self._depth = 0
+        metrics = self.cluster.metrics
+        self.rest = Rest(self)
+        self.crew = Crew(self.world, self.broker, self.fleet, tasks, metrics, self._at, programs.QUEUES)
 
     # -- observers --------------------------------------------------------------------------
 
@@ -106,15 +105,10 @@ class Episode:
             checker.landed(topic, partition, record)
         if topic.name == self.broker.names.run_lifecycle:
             self.clients.heard(record)
-        if topic.name in self._ours:
-            for worker in self.workers:
-                worker.wake()
+        if topic.name in self.crew.topics:
+            self.crew.wake()
         elif self.broker.names.queue_of(topic.name) is not None:
             self.fleet.took(topic, record)
-
-    def _commits(self, source: MemoryTaskSource, positions: Mapping[int, TaskPosition]) -> None:
-        worker = next(worker.name for worker in self.workers if source in worker.sources)
-        self._tasks.committing_tasks(worker, source.group.topic, positions)
 
     def _handed(self, records: Sequence[Outgoing]) -> None:
         for checker in self.checkers:
@@ -128,20 +122,19 @@ class Episode:
         try:
             self._storm()
             self._calm()
-            self._finish()
+            self.rest.check()
         except Violation as found:
             broken = str(found)
             self.world.note("checker", broken)
         finally:
             for process in self.processes:
                 process.bury()
-        epochs = sum(row.epoch for row in self.database.partitions.values())
         inbound = [self.broker.topics[name] for name in self.broker.names.inbound_names]
         events = sum(stored.end for topic in inbound for stored in topic.partitions)
         fired = dict(sorted(self.world.fired.items()))
         return Report(
-            self.seed, self.world.digest(), len(self.database.runs), epochs, events, sum(fired.values()), fired,
-            self.world.trace, broken,
+            self.seed, self.world.digest(), len(self.database.runs), len(self.world.committers), events, sum(fired.values()), fired,
+            self.clients.run_ids, self.world.trace, broken,
         )  # fmt: skip
 
     def _storm(self) -> None:
@@ -160,7 +153,7 @@ class Episode:
             self._redeploy("patched")
         began, help_at = world.us, world.us
         for _ in range(_CALM_STEPS):
-            if self._settled():
+            if self.rest.reached():
                 return
             if world.us - began > _CALM_US:
                 break
@@ -168,39 +161,7 @@ class Episode:
                 self._help()
                 help_at = world.us + _HELP_US
             self.step(help_at)
-        raise Violation("R9", f"not at rest after {(world.us - began) / 1e6:.0f} s of calm: {self._unsettled()}")
-
-    def _unsettled(self) -> str:
-        database = self.database
-        open_runs = [
-            f"{run.run_id} {run.status} {run.reason} {_waits(database, run.run_id)}"
-            for run in database.runs.values()
-            if run.closed_at is None
-        ]
-        outbox = {p: list(rows) for p, rows in database.outbox.items() if rows}
-        inbox = [row.source for rows in database.inbox.values() for row in rows.values()]
-        flying = [(log.flying[0].record.topic, len(log.flying)) for log in self._logs() if log.flying]
-        attempts = [f"{a.run_id} {a.execution} {a.node_id}" for a in database.open_attempts.values()]
-        left = {"open": open_runs, "outbox": outbox, "inbox": inbox, "flying": flying, "attempts": attempts}
-        left["input not applied"] = self._unapplied()
-        return ", ".join(f"{name} {what}" for name, what in left.items() if what)
-
-    def _settled(self) -> bool:
-        database = self.database
-        if self.fleet.next_us() is not None or self.clients.next_us() is not None or self._agenda:
-            return False
-        if any(database.outbox.values()) or any(database.inbox.values()) or database.open_attempts:
-            return False
-        if not self._workers_rest():
-            return False
-        if any(log.flying for log in self._logs()) or any(process.log.news() for process in self.processes):
-            return False
-        return all(run.closed_at is not None for run in database.runs.values()) and not self._unapplied()
-
-    def _workers_rest(self) -> bool:
-        if any(log.flying for log in self.task_orphans) or not all(worker.idle() for worker in self.workers):
-            return False
-        return not any(group.behind() for group in self.groups.values())
+        raise Violation("R9", f"not at rest after {(world.us - began) / 1e6:.0f} s of calm: {self.rest.unsettled()}")
 
     def _help(self) -> None:
         """Signals for those who wait, a resume for those who stand still: what a person would do."""
@@ -211,7 +172,7 @@ class Episode:
             if run.status in ("paused", "suspended"):
                 self.clients.help(run_id, {"type": "run.resume"})
                 continue
-            for name in _waits(self.database, run_id):
+            for name in waits_of(self.database, run_id):
                 self.clients.help(run_id, {"type": "run.signal", "name": name, "payload": 0})
 
     # -- steps ------------------------------------------------------------------------------
@@ -234,35 +195,29 @@ class Episode:
         for process in self.processes:
             if process.ready(us):
                 yield lambda process=process: self.turn(process)  # type: ignore[misc]
-        for log in self._logs():
+        for log in self.logs():
             if log.flying:
                 yield lambda log=log: self._deliver(log)  # type: ignore[misc]
-        for worker in self.workers:
-            if worker.ready(us):
-                yield lambda worker=worker: self._work(worker)  # type: ignore[misc]
-            if worker.log.flying and not worker.dead:
-                yield worker.deliver
-        for orphan in self.task_orphans:
-            if orphan.flying:
-                yield lambda orphan=orphan: orphan.answer(orphan.heads()[0])  # type: ignore[misc]
+        yield from self.crew.options(us)
         for actor in (self.fleet, self.clients):
             at = actor.next_us()
             if at is not None and at <= us:
                 yield actor.act
-        if self._agenda and self._agenda[0][0] <= us:
-            yield lambda: heapq.heappop(self._agenda)[2]()
+        if self.agenda and self.agenda[0][0] <= us:
+            yield lambda: heapq.heappop(self.agenda)[2]()
         if self.cluster.stray:
             yield self._stray
 
     def _coming(self) -> Iterator[int | None]:
         yield from (process.idle_until for process in self.processes if not process.dead and not process.busy)
-        yield from (worker.next_us() for worker in self.workers)
+        yield from self.crew.coming()
         yield self.fleet.next_us()
         yield self.clients.next_us()
-        if self._agenda:
-            yield self._agenda[0][0]
+        if self.agenda:
+            yield self.agenda[0][0]
 
-    def _logs(self) -> list[MemoryLog]:
+    def logs(self) -> list[MemoryLog]:
+        """Producers with records on their way, those of processes that are gone too."""
         return [process.log for process in self.processes if not process.dead] + self.orphans
 
     def turn(self, process: Process) -> None:
@@ -278,46 +233,6 @@ class Episode:
         finally:
             process.busy = False
 
-    def _work(self, worker: WorkerProcess) -> None:
-        """One step of a worker process, which may be its last."""
-        world = self.world
-        try:
-            gone = world.rng.choice(["expelled", "ended"]) if world.chance("worker_gone") else ""
-            if gone == "expelled":
-                world.note(worker.name, "is expelled")
-                self._leave_groups(worker)
-            elif gone:
-                world.note(worker.name, "ends in good order")
-                worker.end()
-                self._worker_gone(worker)
-                return
-            worker.act()
-        except Crash as crash:
-            if crash.process != worker.name:
-                raise
-            world.note(worker.name, str(crash))
-            self._worker_gone(worker)
-
-    def _worker_gone(self, worker: WorkerProcess) -> None:
-        rng = self.world.rng
-        worker.dead = True
-        if rng.random() < 0.5:
-            worker.log.flying.clear()
-        else:
-            self.task_orphans.append(worker.log)
-        self._at(_SESSION_US if rng.random() < 0.7 else 0, lambda: self._leave_groups(worker))
-        self._at(rng.randint(0, 8_000_000), lambda: self._new_worker(worker))
-
-    def _leave_groups(self, worker: WorkerProcess) -> None:
-        for source in worker.sources:
-            source.group.leave(source)
-
-    def _new_worker(self, old: WorkerProcess) -> None:
-        self.workers[self.workers.index(old)] = self._worker(old.name)
-
-    def _worker(self, name: str) -> WorkerProcess:
-        return WorkerProcess(name, self.world, self.broker, self.fleet, self.groups, self.cluster.metrics)
-
     def meanwhile(self, process: Process) -> None:
         """The process stands still; if it does so for longer than its session lasts, its partitions go to others."""
         if self._depth >= _DEEPEST:
@@ -327,7 +242,7 @@ class Episode:
         world.note(process.name, "stands still")
         if world.chance("expel"):
             self.broker.leave(process.log)
-            world.advance(_SESSION_US)
+            world.advance(SESSION_US)
         for _ in range(world.rng.randint(1, 30)):
             self.step()
         world.note(process.name, "goes on")
@@ -424,7 +339,7 @@ class Episode:
             process.log.flying.clear()
         else:
             self.orphans.append(process.log)
-        self._at(_SESSION_US if rng.random() < 0.7 else 0, lambda: self.broker.leave(process.log))
+        self._at(SESSION_US if rng.random() < 0.7 else 0, lambda: self.broker.leave(process.log))
         self._at(rng.randint(0, 8_000_000), lambda: self._restart(process))
 
     def _restart(self, old: Process) -> None:
@@ -435,62 +350,7 @@ class Episode:
 
     def _at(self, us: int, what: Callable[[], None]) -> None:
         self._number += 1
-        heapq.heappush(self._agenda, (self.world.us + us, self._number, what))
-
-    # -- the end ----------------------------------------------------------------------------
-
-    def _unapplied(self) -> list[str]:
-        """Messages of clients that have left no trace, though their topic is still there."""
-        lost: list[str] = []
-        database = self.database
-        for sent in self.clients.sent:
-            if sent.topic_id in self.recreated:
-                continue
-            if sent.kind == "start":
-                applied = sent.run_id in database.runs
-            else:
-                applied = (sent.run_id, sent.kind, sent.id) in database.messages
-            if not applied:
-                lost.append(f"{sent.kind} {sent.id} at {sent.partition}/{sent.offset}")
-        return lost
-
-    def _finish(self) -> None:
-        for checker in self.checkers:
-            checker.finish(self.database)
-        for process in self.processes:
-            for run_id in self.database.runs:
-                self._compare(process, run_id)
-
-        self._told()
-
-    def _told(self) -> None:
-        """Clients have heard how their runs ended, and it is so."""
-        for target, topic_id, future in self.clients.waiting:
-            if topic_id in self.recreated:
-                continue
-            if not future.done():
-                raise Violation("R9", f"{target.run_id}: the client of {target.question} still waits")
-            outcome, run = future.result(), self.database.runs[target.run_id]
-            if outcome.execution == run.execution and outcome.status not in (run.status, REJECTED):
-                raise Violation("R9", f"{target.run_id}: a client was told {outcome.status}, it is {run.status}")
-            if outcome.status == "completed" and outcome.execution == run.execution and outcome.result != run.result:
-                raise Violation("R9", f"{target.run_id}: a client was told another result")
-
-    def _compare(self, process: Process, run_id: str) -> None:
-        """What an owner has in memory is what anybody would rebuild."""
-        cached = process.coordinator.cache.peek(run_id)
-        if cached is None or cached.state is None or cached.record_version != self.database.version_of(run_id):
-            return
-        rebuilt = checks.state_of(self.database, run_id)
-        if rebuilt is None or state_bytes(rebuilt) != state_bytes(cached.state):
-            raise Violation("R2", f"{run_id}: rebuilt from its records it is not what its owner has")
-
-
-def _waits(database: Database, run_id: str) -> list[str]:
-    state = checks.state_of(database, run_id)
-    if state is None:
-        return []
-    return sorted({node.name for node in state.nodes.values() if node.kind == "signal"})
+        heapq.heappush(self.agenda, (self.world.us + us, self._number, what))
 
 
 def _config(world: World) -> CoordinatorConfig:

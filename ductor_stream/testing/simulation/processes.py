@@ -87,6 +87,8 @@ class Faulty(Gate):
         where = " ".join(f"{p.partition}:{p.previous}->{p.next}" for p in batch.partitions)
         runs = " ".join(f"{run.run_id}@{run.expected + 1}:{run.status}" for run in batch.runs)
         assert self.process is not None
+        if found == "lands":
+            world.committers.add(self.process.name)
         world.note(self.process.name, f"commit {found} {where} [{runs}]")
         return found
 
