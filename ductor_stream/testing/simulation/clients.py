@@ -78,7 +78,7 @@ class Clients:
         self._log = _Log(self._put)
         encoder = RequestEncoder(broker.names, format=world.rng.choice(["json", "avro"]))
         self._core = Core(programs.app, encoder, self._log, LifecycleFeed(self._log))
-        for number in range(world.rng.randint(6, 13)):
+        for number in range(world.rng.randint(6, 12)):
             self._plan_run(f"run-{number}")
 
     def _plan_run(self, run_id: str) -> None:

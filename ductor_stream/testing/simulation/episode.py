@@ -270,6 +270,8 @@ class Episode:
 
     def _weather(self) -> None:
         world, rng = self.world, self.world.rng
+        if not world.faulty:
+            return
         if world.chance("outage"):
             us = world.us + rng.randint(100_000, 8_000_000)
             if rng.random() < 0.5:
@@ -360,7 +362,7 @@ def _config(world: World) -> CoordinatorConfig:
         unconfirmed_limit=rng.choice([2, 5, 64]),
         idle_poll_s=rng.choice([0.5, 2.0, 5.0]),
         horizon_ms=rng.choice([2_000, 30_000, 600_000]),
-        cached_runs=rng.choice([1, 3, 50_000]),
+        cached_runs=rng.choice([1, 3, 50_000, 50_000]),
         inbox_limit=rng.choice([1, 5, 500]),
         sweep_s=rng.choice([1.0, 5.0]),
         confirm_idle_s=rng.choice([0.05, 0.25]),

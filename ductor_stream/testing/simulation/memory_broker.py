@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ from ductor_stream.protocol.topics import Topics
 
 if TYPE_CHECKING:
     from ductor_stream.testing.simulation.memory_log import MemoryLog
+
+_partition_of = functools.lru_cache(4_096)(partition_of)
 
 LARGEST_RECORD = 1_000_000
 """Bytes that a broker takes by default, more or less."""
@@ -95,7 +98,7 @@ class Broker:
         """Put a record into a topic; the key decides where no partition is given. Raises KeyError without the topic."""
         topic = self.topics[name]
         if partition is None or partition >= len(topic.partitions):
-            partition = partition_of(key or b"", len(topic.partitions))
+            partition = _partition_of(key or b"", len(topic.partitions))
         stored = topic.partitions[partition]
         record = Kept(stored.end, key, value, headers)
         stored.records.append(record)

@@ -55,7 +55,7 @@ class Fleet:
             return us, {"outcome": "completed", "output": _mark(task)}
         kind = rng.choice(["failed", "failed", "terminal", "rejected", "long", "long"])
         if kind == "long":
-            return rng.randint(1_000_000, 60_000_000), {"outcome": "completed", "output": _mark(task)}
+            return rng.randint(1_000_000, 40_000_000), {"outcome": "completed", "output": _mark(task)}
         if kind == "rejected":
             return us, {"outcome": "rejected", "error": {"code": "step_unknown", "message": _mark(task)}}
         error = {"code": "user", "type": "Boom", "message": _mark(task), "retryable": kind == "failed"}

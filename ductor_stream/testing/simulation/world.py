@@ -104,8 +104,10 @@ class World:
 
     def chance(self, kind: str) -> bool:
         """Whether the fault of that kind happens now."""
+        if not self.faulty:
+            return False
         rate = self._rates.get(kind)
-        if rate is None or not self.faulty or self._draws[kind]() >= rate or self._left == 0:
+        if rate is None or self._draws[kind]() >= rate or self._left == 0:
             return False
         self._left -= 1
         self.fired[kind] += 1
