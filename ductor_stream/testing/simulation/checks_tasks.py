@@ -8,14 +8,13 @@ import msgspec
 
 from ductor_stream.engine.events import AttemptFinished
 from ductor_stream.engine.ids import Fence
-from ductor_stream.ports import INBOUND, Received, TaskPosition
+from ductor_stream.errors import DataError
+from ductor_stream.ports import Received, TaskPosition
 from ductor_stream.protocol.inbound import Beat, ForRun, InboundDecoder
 from ductor_stream.protocol.topics import Topics
 from ductor_stream.testing.simulation.checks import Checker
 from ductor_stream.testing.simulation.memory_broker import Kept, Topic
 from ductor_stream.worker.window import Window
-
-RESULTS = INBOUND.index("attempt-results")
 
 
 class R5TasksNotSwallowed(Checker):
@@ -33,7 +32,10 @@ class R5TasksNotSwallowed(Checker):
         if topic.name != self._topics.attempt_results:
             return
         received = Received("attempt-results", partition, record.offset, record.key, record.value, record.headers)
-        message = self._decoder.decode(received, topic.id)
+        try:
+            message = self._decoder.decode(received, topic.id)
+        except DataError:
+            return
         if isinstance(message, Beat):
             self._heard.add(Fence(message.run_id, message.execution, message.node_id, message.generation))
         elif isinstance(message, ForRun) and isinstance(message.event, AttemptFinished):

@@ -120,8 +120,20 @@ class Clients:
         """Send what is due first; now and then again, later."""
         _, _, run_id, body = heapq.heappop(self._agenda)
         self.send(run_id, body)
+        if self._world.chance("garbage"):
+            self._spoil(run_id)
         if self._world.chance("duplicate"):
             self._plan(self._world.us + self._world.rng.randint(1, 20_000_000), run_id, body)
+
+    def _spoil(self, run_id: str) -> None:
+        """What is no message, and results of attempts that nobody was given."""
+        rng, names = self._world.rng, self._broker.names
+        fence = {"run_id": run_id, "execution": rng.randint(1, 3), "node_id": "7", "generation": 9}
+        stray = json.dumps({"type": "attempt.finished", "outcome": "completed", "output": 1, **fence}).encode()
+        value = rng.choice([None, b"", b"\xff\x00", b"{}", b'{"type":"run.start"}', b"[" * 2_000, stray])
+        key = rng.choice([run_id.encode(), b"nobody", b"\xff", b""])
+        headers = (("ductor-wire", rng.choice([b"1", b"1", b"\xff"])),)
+        self._broker.append(rng.choice(names.inbound_names), key, value, headers)
 
     def help(self, run_id: str, body: dict[str, Any]) -> None:
         """A message that a stuck run needs, with an id of its own."""

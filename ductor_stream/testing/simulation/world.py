@@ -47,6 +47,7 @@ class Faults(msgspec.Struct):
     worker_crash: float = 0.0
     worker_gone: float = 0.0
     uncommitted: float = 0.0
+    garbage: float = 0.0
 
     @staticmethod
     def drawn(rng: Random) -> Faults:
@@ -56,6 +57,7 @@ class Faults(msgspec.Struct):
             "refused": 0.02, "conflict": 0.03, "undelivered": 0.08, "duplicate": 0.2, "worker": 0.3, "elsewhere": 0.3,
             "outage": 0.002, "rebalance": 0.006, "recreate": 0.0015,
             "clock": 0.002, "redeploy": 0.001, "worker_crash": 0.003, "worker_gone": 0.01, "uncommitted": 0.1,
+            "garbage": 0.1,
         }  # fmt: skip
         return Faults(**{name: rate * rng.choice([0.0, 0.3, 1.0, 1.0]) for name, rate in most.items()})
 
