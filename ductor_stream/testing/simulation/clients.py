@@ -25,8 +25,8 @@ from ductor_stream.testing.simulation.memory_broker import Broker, Kept
 from ductor_stream.testing.simulation.world import World
 
 _CONFLICTS = ["use_existing", "use_existing", "reject", "restart_if_closed", "restart_if_failed", "terminate_existing"]
-_COMMANDS = ["cancel", "terminate", "pause", "resume", "retry", "pause", "cancel", "reset"]
-_NODES = ["1", "2", "3", "1.1"]
+_COMMANDS = ["cancel", "terminate", "pause", "resume", "retry", "pause", "cancel", "reset", "reset"]
+_NODES = ["1", "2", "2", "3", "1.1"]
 """Nodes that many programs have; a reset to one that is not there is refused."""
 
 
