@@ -14,9 +14,7 @@ import atheris
 with atheris.instrument_imports(
     include=["ductor_stream.protocol", "ductor_stream.worker.window", "ductor_stream.engine"]
 ):
-    from wire_cases import records
-
-    from fuzzing.targets import TARGETS
+    from fuzzing.targets import TARGETS, seeds
 
 
 def main() -> None:
@@ -24,8 +22,8 @@ def main() -> None:
     name, folder = sys.argv[1], Path(sys.argv[2])
     corpus = folder / name
     corpus.mkdir(parents=True, exist_ok=True)
-    for number, (_, record) in enumerate(records()):
-        (corpus / f"seed-{number}").write_bytes(b"\1k\1" + record.value)
+    for number, seed in enumerate(seeds(name)):
+        (corpus / f"seed-{number}").write_bytes(seed)
     atheris.Setup([sys.argv[0], str(corpus), f"-artifact_prefix={folder}/{name}-", *sys.argv[3:]], TARGETS[name])
     atheris.Fuzz()
 

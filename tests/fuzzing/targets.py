@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from wire_cases import TOPICS, FixedRegistry
+import msgspec
+from unit.engine.histories import CURRENT, Golden
+from wire_cases import TOPICS, FixedRegistry, records
 
 from ductor_stream.coordinator.cache import cached_from
 from ductor_stream.errors import DataError
@@ -75,8 +77,8 @@ def wire_headers(data: bytes) -> None:
 
 def state(data: bytes) -> None:
     """A run's header and records, as they may lie damaged in the database: told as a problem, never raised (R11)."""
-    cut = data[0] if data else 0
-    found = cached_from(LoadedRun("r", 3, data[1 : 1 + cut], [data[1 + cut :]], []))
+    end = 2 + int.from_bytes(data[:2], "big")
+    found = cached_from(LoadedRun("r", 3, data[2:end], [data[end:]], []))
     assert found.problem or found.state is not None
 
 
@@ -92,6 +94,14 @@ def json_repair(data: bytes) -> None:
     """JSON of others, before msgspec sees it."""
     assert json_text.nesting(data) >= 0
     json_text.without_lone_surrogates(data)
+
+
+def seeds(name: str) -> list[bytes]:
+    """Where a search begins: what this release writes."""
+    if name != "state":
+        return [b"\1k\1" + record.value for _, record in records()]
+    golden = [msgspec.msgpack.decode(path.read_bytes(), type=Golden) for path in sorted(CURRENT.glob("*.bin"))]
+    return [len(each.header).to_bytes(2, "big") + each.header + entry for each in golden for entry in each.entries]
 
 
 TARGETS: dict[str, Callable[[bytes], None]] = {

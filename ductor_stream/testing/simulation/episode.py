@@ -360,7 +360,7 @@ def _config(world: World) -> CoordinatorConfig:
     return CoordinatorConfig(
         batch_limit=rng.choice([1, 3, 20, 500]),
         unconfirmed_limit=rng.choice([2, 5, 64]),
-        idle_poll_s=rng.choice([0.5, 2.0, 5.0]),
+        idle_poll_s=rng.choice([1.0, 5.0, 10.0]),
         horizon_ms=rng.choice([2_000, 30_000, 600_000]),
         cached_runs=rng.choice([1, 3, 50_000, 50_000]),
         inbox_limit=rng.choice([1, 5, 500]),
