@@ -48,7 +48,9 @@ def test_a_message_that_is_requeued_again_is_another_row() -> None:
 
 def test_two_batches_within_one_millisecond_leave_rows_that_differ() -> None:
     """Rows of one name are one: of two messages that lose for the first time, one after the other, none is lost."""
-    rules = Conflicts(msgspec.structs.replace(CONFIG, conflict_tries=0), None, StillClock(), None, Metrics(), lambda: 0.0)  # type: ignore[arg-type]
+    rules = Conflicts(
+        msgspec.structs.replace(CONFIG, conflict_tries=0), None, StillClock(), None, Metrics(), lambda: 0.0
+    )  # type: ignore[arg-type]
     sources = set[str]()
     for number in range(2):
         event = Proceed(number)
