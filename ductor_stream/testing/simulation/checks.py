@@ -25,6 +25,7 @@ from ductor_stream.protocol.inbox import decode_outgoing
 from ductor_stream.protocol.topics import Topics
 from ductor_stream.testing.simulation.memory_broker import Kept, Topic
 from ductor_stream.testing.simulation.memory_database import Database
+from ductor_stream.testing.simulation.workers import task_of
 from ductor_stream.testing.simulation.world import Violation
 
 LATEST_MS = 30_000
@@ -219,7 +220,9 @@ class R7IdempotencyKey(Checker):
     def landed(self, topic: Topic, partition: int, record: Kept) -> None:
         if self._topics.queue_of(topic.name) is None:
             return
-        task = msgspec.json.decode(record.value or b"{}")
+        task = task_of(record)
+        if task is None:
+            return
         node, key = (task["run_id"], task["execution"], task["node_id"]), task["idempotency_key"]
         if self._keys.setdefault(node, key) != key:
             raise self.broken(f"{node} has the keys {self._keys[node]} and {key}")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import msgspec
-
 from ductor_stream.engine.events import AttemptFinished
 from ductor_stream.engine.ids import Fence
 from ductor_stream.errors import DataError
@@ -14,6 +12,7 @@ from ductor_stream.protocol.inbound import Beat, ForRun, InboundDecoder
 from ductor_stream.protocol.topics import Topics
 from ductor_stream.testing.simulation.checks import Checker
 from ductor_stream.testing.simulation.memory_broker import Kept, Topic
+from ductor_stream.testing.simulation.workers import task_of
 from ductor_stream.worker.window import Window
 
 
@@ -50,7 +49,10 @@ class R5TasksNotSwallowed(Checker):
                 key = (topic.id, partition, record.offset)
                 if key in self._accounted or not window.is_done(record.offset):
                     continue
-                task = msgspec.json.decode(record.value or b"{}")
+                task = task_of(record)
+                if task is None:
+                    self._accounted.add(key)
+                    continue
                 fence = Fence(task["run_id"], task["execution"], task["node_id"], task["generation"])
                 if fence not in self._finished and fence not in self._heard:
                     raise self.broken(f"{worker} commits past {fence} in {topic.name}, of which nobody has heard")

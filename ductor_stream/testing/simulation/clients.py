@@ -133,7 +133,8 @@ class Clients:
         value = rng.choice([None, b"", b"\xff\x00", b"{}", b'{"type":"run.start"}', b"[" * 2_000, stray])
         key = rng.choice([run_id.encode(), b"nobody", b"\xff", b""])
         headers = (("ductor-wire", rng.choice([b"1", b"1", b"\xff"])),)
-        self._broker.append(rng.choice(names.inbound_names), key, value, headers)
+        topics = [*names.inbound_names, *map(names.tasks, programs.QUEUES)]
+        self._broker.append(rng.choice(topics), key, value, headers)
 
     def help(self, run_id: str, body: dict[str, Any]) -> None:
         """A message that a stuck run needs, with an id of its own."""
