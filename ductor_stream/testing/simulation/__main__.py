@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
+import msgspec
+
 from ductor_stream.testing.simulation import Limits, Report, simulate
 from ductor_stream.testing.simulation.shrinking import Shrunk, shrink
 
@@ -41,9 +43,15 @@ def _range(text: str) -> range:
     return range(int(first), int(end) if end else int(first) + 1)
 
 
-def _reports(seeds: range, jobs: int, limits: Limits) -> Iterator[Report]:
+def _report(seed: int, limits: Limits, traces: bool) -> Report:
+    report = simulate(seed, limits)
+    return report if traces or report.broken else msgspec.structs.replace(report, trace=[])
+
+
+def _reports(arguments: argparse.Namespace, limits: Limits) -> Iterator[Report]:
     _quiet()
-    run = partial(simulate, limits=limits)
+    seeds, jobs = _range(arguments.seeds), arguments.jobs
+    run = partial(_report, limits=limits, traces=arguments.trace)
     if jobs <= 1:
         yield from map(run, seeds)
         return
@@ -96,7 +104,7 @@ def main() -> int:
     began = time.perf_counter()
     reports: list[Report] = []
     failed: list[Report] = []
-    for report in _reports(_range(arguments.seeds), arguments.jobs, limits):
+    for report in _reports(arguments, limits):
         reports.append(report)
         if arguments.trace:
             print("\n".join(report.trace))

@@ -44,6 +44,10 @@ class Checker:
         """What to raise."""
         return Violation(self.rule, told)
 
+    def hears(self, *hooks: str) -> bool:
+        """Whether it does anything in one of these hooks: others need not call it."""
+        return any(getattr(type(self), hook) is not getattr(Checker, hook) for hook in hooks)
+
     def committing(self, database: Database, batch: Batch, txid: int) -> None:
         """A commit is about to land."""
 

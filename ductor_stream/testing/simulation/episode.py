@@ -88,7 +88,9 @@ class Episode:
         ]
         tasks = R5TasksNotSwallowed(topics)
         self.checkers.append(tasks)
-        self.database.observers.extend(self.checkers)
+        self.database.observers.extend(each for each in self.checkers if each.hears("committing", "committed", "took"))
+        self._on_landed = [each.landed for each in self.checkers if each.hears("landed")]
+        self._on_handed = [each.handed for each in self.checkers if each.hears("handed")]
         self.broker.landed, self.broker.handed = self._landed, self._handed
         self.processes = [self._process(f"p{number}") for number in range(rng.randint(2, 3))]
         self.orphans: list[MemoryLog] = []
@@ -101,8 +103,8 @@ class Episode:
     # -- observers --------------------------------------------------------------------------
 
     def _landed(self, topic: Topic, partition: int, record: Kept) -> None:
-        for checker in self.checkers:
-            checker.landed(topic, partition, record)
+        for landed in self._on_landed:
+            landed(topic, partition, record)
         if topic.name == self.broker.names.run_lifecycle:
             self.clients.heard(record)
         if topic.name in self.crew.topics:
@@ -111,8 +113,8 @@ class Episode:
             self.fleet.took(topic, record)
 
     def _handed(self, records: Sequence[Outgoing]) -> None:
-        for checker in self.checkers:
-            checker.handed(records)
+        for handed in self._on_handed:
+            handed(records)
 
     # -- the whole --------------------------------------------------------------------------
 
