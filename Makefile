@@ -1,4 +1,4 @@
-# make install | test | packages | demo | bench | bench-peers | simulate | clean
+# make install | test | packages | demo | bench | bench-peers | simulate | model | fuzz | coverage | clean
 #
 # A stamp file says that a step is done: a second call does nothing. Paths are relative and quoted by make's
 # own working folder, so that a clone in a folder with spaces works.
@@ -9,7 +9,7 @@ DEPENDENCIES := .venv/stamp-dependencies
 PACKAGE := .venv/stamp-package
 SERVERS := .venv/stamp-servers
 
-.PHONY: install tools test packages demo bench bench-peers simulate clean
+.PHONY: install tools test packages demo bench bench-peers simulate model fuzz coverage clean
 
 install: $(SERVERS)
 
@@ -76,7 +76,26 @@ JOBS ?= 2
 simulate: install
 	$(BIN)/python -m ductor_stream.testing.simulation --seeds $(SEEDS) --jobs $(JOBS)
 
+# Every order of events of a small world (docs/model.md): MODEL="--disruptions 3" looks further.
+model: install
+	$(BIN)/python model/check.py $(MODEL)
+
+# Bytes that reach new code in every decoder (docs/proof.md): SECONDS=time for each of the seven targets.
+SECONDS ?= 60
+FUZZED := inbound task lifecycle wire_headers state positions json_repair
+fuzz: install
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r tests/fuzzing/requirements.txt
+	@for target in $(FUZZED); do \
+	  PYTHONPATH=tests:. $(BIN)/python -m fuzzing.coverage_guided $$target .fuzz -max_total_time=$(SECONDS) -verbosity=0 || exit 1; done
+
+# How much of ownership, commit and dispatch the simulation alone reaches (docs/proof.md).
+COVERED := ductor_stream/coordinator/*,ductor_stream/worker/intake.py,ductor_stream/worker/ledger.py,ductor_stream/worker/window.py
+coverage: install
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "coverage>=7"
+	$(BIN)/python -m coverage run --branch --include="$(COVERED)" -m ductor_stream.testing.simulation --seeds 0:200
+	$(BIN)/python -m coverage report --show-missing
+
 clean:
-	rm -rf .venv .ductor .tools build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .fuzz .coverage .venv .ductor .tools build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	rm -rf *.egg-info

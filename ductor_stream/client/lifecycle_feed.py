@@ -23,10 +23,10 @@ EXECUTIONS = 4
 
 
 class _Execution:
-    __slots__ = ("latest", "start_id")
+    __slots__ = ("latest", "seq", "start_id")
 
     def __init__(self, latest: Outcome) -> None:
-        self.latest = latest
+        self.latest, self.seq = latest, 0
         self.start_id = ""
 
 
@@ -140,7 +140,9 @@ def _note(followed: _Followed, event: LifecycleEvent) -> None:
         # An execution that does not name a start goes on with what the last one had: a retry, ContinueAsNew.
         earlier = [number for number in followed.executions if number < event.execution]
         execution.start_id = followed.executions[max(earlier)].start_id if earlier else ""
-    execution.latest = outcome
+    if event.seq >= execution.seq:
+        # What is redriven comes again after what followed it, and must not hide how the run has ended.
+        execution.latest, execution.seq = outcome, event.seq
     if event.type == "run.started" and event.about:
         execution.start_id = event.about
     while len(followed.executions) > EXECUTIONS:

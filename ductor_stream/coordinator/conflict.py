@@ -6,6 +6,7 @@ Once an offset is passed, its event is applied or durable elsewhere, never only 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 from ductor_stream.coordinator.config import CoordinatorConfig
@@ -39,6 +40,8 @@ class Conflicts:
     ) -> None:
         self.config, self.store, self.clock = config, store, clock
         self.letters, self.metrics, self.jitter = letters, metrics, jitter
+        self.rows = itertools.count()
+        """Tells rows apart that are written within one ms, or after the clock went back: equal ones would be one."""
 
     def begin(self, work: Work, timers: Timers) -> Conflict:
         """A batch is about to be tried for the first time."""
@@ -103,7 +106,7 @@ class Conflict:
         condemned = self._condemned()
         self.put_off = []
         entries: list[Entry] = []
-        for number, entry in enumerate(self._entries):
+        for entry in self._entries:
             if entry.run_id not in self._losers:
                 entries.append(entry)
             elif entry.run_id in condemned:
@@ -112,7 +115,7 @@ class Conflict:
                 entries.append(entry)
             elif entry.durable:
                 # Never the name of the row that it comes from, which this very commit deletes: it would not be written.
-                about = f"conflict/{rules.clock.now()}/{entry.run_id}/{entry.tries}/{number}"
+                about = f"conflict/{rules.clock.now()}/{entry.run_id}/{entry.tries}/{next(rules.rows)}"
                 work.inbox.append(requeued(entry, about, None, entry.tries + 1))
             elif entry.due_at is not None:
                 self._timers.set(entry.partition, entry.run_id, rules.clock.now() + config.conflict_backoff_ms)

@@ -103,6 +103,8 @@ class Ownership:
     def retake(self, partitions: Iterable[int], *, fenced: bool = False) -> None:
         """Let go in memory and take anew: after a fence (with back-off, protocol 5), a rollback, an unknown outcome."""
         dropped = frozenset(p for p in partitions if p in self.owned)
+        if not dropped:
+            return
         self._log.pause(dropped)
         for partition in dropped:
             self.owned.pop(partition)

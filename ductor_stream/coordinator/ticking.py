@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import msgspec
@@ -55,6 +56,7 @@ class Ticker:
         self._cache, self._heartbeats = memory
         self._metrics = metrics
         self._decoder, self._letters = codec
+        self._rows = itertools.count()
 
     def known(self, entries: Sequence[Entry]) -> set[tuple[str, str, str]]:
         """Which inputs with an id were applied or buffered before (R6). Raises StoreUnavailable."""
@@ -106,9 +108,10 @@ class Ticker:
         """This release cannot read the run: its input waits in the inbox (protocol 19). Heartbeats come again by themselves."""
         _log.error("run cannot be read by this release", run_id=ticked.run_id, problem=problem)
         later = self._clock.now() + _TRY_LATER_MS
-        for number, entry in enumerate(ticked.entries):
+        for entry in ticked.entries:
             if entry.durable and not isinstance(entry.input, Beat):
-                work.inbox.append(requeued(entry, f"later/{later}/{ticked.run_id}/{number}", later, entry.tries))
+                about = f"later/{later}/{ticked.run_id}/{next(self._rows)}"
+                work.inbox.append(requeued(entry, about, later, entry.tries))
 
     def _apply(self, work: Work, ticked: Ticked) -> None:
         stamped: list[Stamped] = []
@@ -220,7 +223,10 @@ class Ticker:
 
 
 def requeued(entry: Entry, about: str, not_before: int | None, tries: int) -> InboxRow:
-    """The entry as an inbox row of its own partition: durable, to be applied later."""
+    """The entry as an inbox row of its own partition: durable, to be applied later.
+
+    ``about`` is another one for each call: rows of the same source are one.
+    """
     if entry.inbox_body is not None:
         return InboxRow(entry.partition, f"engine/{about}", "engine", entry.inbox_body, not_before, tries)
     assert entry.received is not None

@@ -46,6 +46,8 @@ def fork_for(command: CommandReceived, header: Header, history: Sequence[Record]
         upto = closed_by - 1
     else:
         upto = _creation(history, command.to_node or "")
+        # Made and dropped by the very event that closed the run, it was never waited for: nothing would go on from there.
+        upto = upto if upto < closed_by else 0
     if upto < 1:
         return "node_not_found" if command.kind == "reset" else "nothing_to_retry"
     signals = [s for record in history if upto < record.seq <= closed_by for s in _signals(record)]

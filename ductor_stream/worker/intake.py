@@ -99,7 +99,7 @@ class Intake:
         self._source.subscribe(self)
         try:
             while not self._leaving.is_set():
-                self._turn()
+                self.turn()
         finally:
             self._draining = True
             self._leaving.set()
@@ -108,7 +108,8 @@ class Intake:
             finally:
                 self._source.close()
 
-    def _turn(self) -> None:
+    def turn(self) -> None:
+        """One pass: commit what is done, take what there are slots for, or serve rebalances at least."""
         if self._monotonic() >= self._commit_at:
             self._commit(wait=False)
         if self._draining:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -12,6 +13,7 @@ from unittest.mock import patch
 
 import msgspec
 
+from ductor_stream.client import lifecycle_feed
 from ductor_stream.coordinator import (
     commit,
     conflict,
@@ -25,10 +27,12 @@ from ductor_stream.coordinator import (
 from ductor_stream.coordinator.cache import RunCache
 from ductor_stream.coordinator.ticking import Ticker
 from ductor_stream.coordinator.timers import Timers
+from ductor_stream.engine import fork, tick
 from ductor_stream.engine.actions import TellParent
 from ductor_stream.engine.reduce import attempt
 from ductor_stream.errors import CommitOutcomeUnknown
 from ductor_stream.testing.simulation.memory_database import Database
+from ductor_stream.worker import deliveries, ledger, outlet
 
 BUGS: dict[str, Callable[[], AbstractContextManager[None]]] = {}
 
@@ -231,6 +235,29 @@ def losers_of_a_conflict_dropped(original: Any) -> Any:
     return lambda self, work: [entry for entry in self._entries if entry.run_id not in self._losers]
 
 
+# -- workers ------------------------------------------------------------------------------
+
+
+@_bug(ledger.Ledger, "take")
+def task_done_when_taken(original: Any) -> Any:
+    def changed(self: Any, partition: int, offset: int) -> Any:
+        place = original(self, partition, offset)
+        place.window.finish(offset)
+        return place
+
+    return changed
+
+
+@_bug(deliveries.TopicDelivery, "passes")
+def attempt_committed_past_before_anybody_has_heard_of_it(original: Any) -> Any:
+    return property(lambda self: self.runs)
+
+
+@_bug(outlet.Outlet, "_heard")
+def result_given_up_when_it_was_not_taken(original: Any) -> Any:
+    return lambda self, record, settled, failed: original(self, record, settled, None)
+
+
 # -- faults that the simulation itself found ------------------------------------------------
 
 
@@ -265,3 +292,28 @@ def deaths_forgiven_only_while_somebody_is_noted(original: Any) -> Any:
             original(self, run_ids, owned)
 
     return changed
+
+
+@_bug(conflict.Conflicts, "begin")
+def rows_of_losers_named_by_the_clock_alone(original: Any) -> Any:
+    def changed(self: Any, work: Any, timers: Any) -> Any:
+        self.rows = itertools.repeat(0)
+        return original(self, work, timers)
+
+    return changed
+
+
+@_bug(tick, "fork_for")
+def reset_to_a_node_that_the_last_event_made_and_dropped(original: Any) -> Any:
+    def changed(command: Any, header: Any, history: Any) -> Any:
+        if command.kind != "reset":
+            return original(command, header, history)
+        with patch.object(fork, "_closes", lambda record: False):
+            return original(command, header, history)
+
+    return changed
+
+
+@_bug(lifecycle_feed, "_note")
+def event_that_comes_again_hides_the_end(original: Any) -> Any:
+    return lambda followed, event: original(followed, msgspec.structs.replace(event, seq=1 << 40))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from ductor_stream.testing.simulation import simulate
@@ -12,30 +14,39 @@ FOUND_AT: dict[str, int] = {
     "commit_resubmitted_after_an_unknown_outcome_with_offsets_stored_blindly": 0,
     "batch_given_up_for_committed_after_an_unknown_outcome": 0,
     "partitions_kept_after_an_outage": 0,
-    "coroutine_kept_after_a_rollback": 34,
-    "last_callback_confirms_all": 2,
+    "coroutine_kept_after_a_rollback": 1,
+    "last_callback_confirms_all": 0,
     "outbox_row_dropped_when_sent": 0,
     "failed_delivery_counts_as_done": 0,
-    "outcome_of_a_child_sent_to_the_wrong_home": 0,
+    "outcome_of_a_child_sent_to_the_wrong_home": 2,
     "redrive_forgotten": 0,
-    "open_attempts_forgotten_at_take_over": 1,
-    "timers_lost_at_take_over": 37,
-    "offsets_kept_when_a_topic_is_another_one": 3,
-    "zombie_not_fenced": 3,
-    "execution_left_out_of_the_fence": 4,
-    "generation_left_out_of_the_fence": 12,
+    "open_attempts_forgotten_at_take_over": 0,
+    "timers_lost_at_take_over": 3,
+    "offsets_kept_when_a_topic_is_another_one": 18,
+    "zombie_not_fenced": 6,
+    "execution_left_out_of_the_fence": 3,
+    "generation_left_out_of_the_fence": 0,
     "inbox_row_not_consumed": 0,
     "ids_of_messages_not_remembered": 0,
-    "stray_record_dropped": 0,
+    "stray_record_dropped": 2,
     "losers_of_a_conflict_dropped": 0,
+    "task_done_when_taken": 0,
+    "attempt_committed_past_before_anybody_has_heard_of_it": 91,
+    "result_given_up_when_it_was_not_taken": 11,
+    "cache_lets_go_in_the_middle_of_a_batch": 188,
+    "event_that_comes_again_hides_the_end": 141,
 }
 """Bug -> a seed that finds it: so that the suite need not search again; ``hunt.py`` does."""
 
+MOST = 200
+"""Seeds that are searched when the one above has moved: any change of what the product asks of its ports moves it."""
+
 RARE = {
-    "cache_lets_go_in_the_middle_of_a_batch",
     "topic_ids_asked_again_after_the_comparison",
     "failures_of_all_partitions_taken_at_a_release",
     "deaths_forgiven_only_while_somebody_is_noted",
+    "rows_of_losers_named_by_the_clock_alone",
+    "reset_to_a_node_that_the_last_event_made_and_dropped",
 }
 """Bugs of so rare a constellation that no seed is written down for them: ``hunt.py`` looks further."""
 
@@ -44,12 +55,12 @@ RARE = {
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_the_bug_is_found(name: str) -> None:
     with BUGS[name]():
-        assert simulate(FOUND_AT[name]).broken
+        assert any(simulate(seed).broken for seed in itertools.chain([FOUND_AT[name]], range(MOST)))
 
 
-@pytest.mark.parametrize("name", sorted(FOUND_AT))
-def test_without_the_bug_that_seed_passes(name: str) -> None:
-    assert not simulate(FOUND_AT[name]).broken
+@pytest.mark.parametrize("seed", sorted(set(FOUND_AT.values())))
+def test_without_the_bug_that_seed_passes(seed: int) -> None:
+    assert not simulate(seed).broken
 
 
 def test_every_bug_is_accounted_for() -> None:

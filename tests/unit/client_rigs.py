@@ -78,11 +78,11 @@ class MemoryLog:
         found: dict[str, Any] = msgspec.json.decode(self.sent[place].value)
         return found
 
-    def say(self, type: str, run_id: str = "order-42", execution: int = 1, **fields: Any) -> None:
+    def say(self, type: str, run_id: str = "order-42", execution: int = 1, seq: int = 1, **fields: Any) -> None:
         """Publish a lifecycle event."""
         assert self.heard is not None
         status = None if type == "command.rejected" else _STATUS.get(type, type.removeprefix("run."))
-        self.heard(LifecycleEvent(run_id, execution, type, "fulfil", "1", 1, 1, "", status, **fields))
+        self.heard(LifecycleEvent(run_id, execution, type, "fulfil", "1", seq, 1, "", status, **fields))
 
 
 class MemoryReader:

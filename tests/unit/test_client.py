@@ -205,6 +205,14 @@ def test_a_wait_that_takes_too_long_tells_what_was_heard_last(
 # -- without a database ---------------------------------------------------------------------
 
 
+def test_an_event_that_comes_again_does_not_hide_how_the_run_has_ended(client: SyncClientCalls, log: MemoryLog) -> None:
+    client.core.outcome(client.start(fulfil, ORDER, run_id="order-42")._target)
+    log.say("run.started", seq=1)
+    log.say("run.completed", seq=2, result=b'"r-77"')
+    log.say("run.started", seq=1)  # redriven by another owner (R5)
+    assert client.start(fulfil, ORDER, run_id="order-42").result(timeout=5) == "r-77"
+
+
 def test_a_run_from_before_needs_the_database(client: SyncClientCalls, log: MemoryLog) -> None:
     handle = client.handle("order-42")
     with pytest.raises(InvalidConfig, match="not started by this client.*set DUCTOR_DATABASE_URL"):

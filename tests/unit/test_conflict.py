@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from ductor_stream.coordinator.config import CoordinatorConfig
 from ductor_stream.coordinator.conflict import Conflicts
 from ductor_stream.coordinator.timers import Timers
@@ -42,3 +44,19 @@ def test_a_message_that_is_requeued_again_is_another_row() -> None:
     rows = [requeue(tries) for tries in range(3)]
     assert len({row.source for row in rows}) == 3
     assert [row.tries for row in rows] == [1, 2, 3]
+
+
+def test_two_batches_within_one_millisecond_leave_rows_that_differ() -> None:
+    """Rows of one name are one: of two messages that lose for the first time, one after the other, none is lost."""
+    rules = Conflicts(
+        msgspec.structs.replace(CONFIG, conflict_tries=0), None, StillClock(), None, Metrics(), lambda: 0.0
+    )  # type: ignore[arg-type]
+    sources = set[str]()
+    for number in range(2):
+        event = Proceed(number)
+        entry = Entry("child", 3, event, inbox_body=encode_event("child", event))
+        conflict = rules.begin(Work(entries=[entry]), Timers(None, 0))  # type: ignore[arg-type]
+        conflict.lost(frozenset({"child"}))
+        work, _ = conflict.attempt()
+        sources |= {row.source for row in work.inbox}
+    assert len(sources) == 2

@@ -25,6 +25,7 @@ from ductor_stream.protocol.inbox import decode_outgoing
 from ductor_stream.protocol.topics import Topics
 from ductor_stream.testing.simulation.memory_broker import Kept, Topic
 from ductor_stream.testing.simulation.memory_database import Database
+from ductor_stream.testing.simulation.workers import task_of
 from ductor_stream.testing.simulation.world import Violation
 
 LATEST_MS = 30_000
@@ -42,6 +43,10 @@ class Checker:
     def broken(self, told: str) -> Violation:
         """What to raise."""
         return Violation(self.rule, told)
+
+    def hears(self, *hooks: str) -> bool:
+        """Whether it does anything in one of these hooks: others need not call it."""
+        return any(getattr(type(self), hook) is not getattr(Checker, hook) for hook in hooks)
 
     def committing(self, database: Database, batch: Batch, txid: int) -> None:
         """A commit is about to land."""
@@ -219,7 +224,9 @@ class R7IdempotencyKey(Checker):
     def landed(self, topic: Topic, partition: int, record: Kept) -> None:
         if self._topics.queue_of(topic.name) is None:
             return
-        task = msgspec.json.decode(record.value or b"{}")
+        task = task_of(record)
+        if task is None:
+            return
         node, key = (task["run_id"], task["execution"], task["node_id"]), task["idempotency_key"]
         if self._keys.setdefault(node, key) != key:
             raise self.broken(f"{node} has the keys {self._keys[node]} and {key}")

@@ -1,19 +1,33 @@
-"""Scripted clients: they start runs, signal and command them, send things twice, late and to any partition."""
+"""Clients: they start runs, signal and command them, send things twice, late and to any partition.
+
+Some are the production client (``client.core`` over memory ports), others know the page of the wire alone.
+"""
 
 from __future__ import annotations
 
 import heapq
 import json
+from collections.abc import Callable
+from concurrent.futures import Future
+from random import Random
 from typing import Any
 
 import msgspec
 
+from ductor_stream.client.core import Core, Target
+from ductor_stream.client.lifecycle_feed import LifecycleFeed
+from ductor_stream.outcomes import Outcome
+from ductor_stream.ports import Outgoing
+from ductor_stream.protocol.lifecycle import LifecycleEvent, decode_lifecycle
+from ductor_stream.protocol.requests import RequestEncoder
 from ductor_stream.testing.simulation import programs
-from ductor_stream.testing.simulation.memory_broker import Broker
+from ductor_stream.testing.simulation.memory_broker import Broker, Kept
 from ductor_stream.testing.simulation.world import World
 
 _CONFLICTS = ["use_existing", "use_existing", "reject", "restart_if_closed", "restart_if_failed", "terminate_existing"]
-_COMMANDS = ["cancel", "terminate", "pause", "resume", "retry", "pause", "cancel"]
+_COMMANDS = ["cancel", "terminate", "pause", "resume", "retry", "pause", "cancel", "reset", "reset"]
+_NODES = ["1", "2", "2", "3", "1.1"]
+"""Nodes that many programs have; a reset to one that is not there is refused."""
 
 
 class Sent(msgspec.Struct, frozen=True):
@@ -27,6 +41,26 @@ class Sent(msgspec.Struct, frozen=True):
     offset: int
 
 
+class _Log:
+    """``client.ports.ClientLog`` of the simulation."""
+
+    def __init__(self, send: Callable[[Outgoing], None]) -> None:
+        self._send = send
+        self.hear: Callable[[LifecycleEvent], None] = lambda event: None
+
+    def send(self, record: Outgoing) -> Future[None]:
+        self._send(record)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    def follow(self, heard: Callable[[LifecycleEvent], None]) -> None:
+        self.hear = heard
+
+    def close(self, timeout: float) -> None:
+        """Nothing is on its way."""
+
+
 class Clients:
     """All clients of a world. ``sent`` is what they know to be in the log."""
 
@@ -35,13 +69,25 @@ class Clients:
         self._agenda: list[tuple[int, int, str, dict[str, Any]]] = []
         self._number = 0
         self.sent: list[Sent] = []
+        self._foreign: set[str] = set()
+        """Runs whose clients are others': of what those start, a client without a database need not know the end."""
+        self._place = ("", 0, 0)
         self.run_ids: list[str] = []
-        for number in range(world.rng.randint(4, 9)):
+        self.waiting: list[tuple[Target, str, Future[Outcome]]] = []
+        """Starts of the production client, the id of the topic that they went to, and what became of them."""
+        self._log = _Log(self._put)
+        encoder = RequestEncoder(broker.names, format=world.rng.choice(["json", "avro"]))
+        self._core = Core(programs.app, encoder, self._log, LifecycleFeed(self._log))
+        for number in range(world.rng.randint(6, 12)):
             self._plan_run(f"run-{number}")
 
     def _plan_run(self, run_id: str) -> None:
-        rng = self._world.rng
+        if run_id in self._world.limits.dropped:
+            return
+        rng = Random(f"{self._world.seed}/{run_id}")
         self.run_ids.append(run_id)
+        if rng.random() < 0.3:
+            self._foreign.add(run_id)
         at = rng.randint(0, 20_000_000)
         body = {
             "type": "run.start",
@@ -58,6 +104,8 @@ class Clients:
             self._plan(rng.randint(0, 40_000_000), run_id, {**signal, "signal_id": f"{run_id}-s{number}"})
         for number in range(rng.choice([0, 0, 0, 1, 2])):
             command = {"type": f"run.{rng.choice(_COMMANDS)}", "command_id": f"{run_id}-c{number}"}
+            if command["type"] == "run.reset":
+                command["to_node"] = rng.choice(_NODES)
             self._plan(at + rng.randint(0, 40_000_000), run_id, command)
 
     def _plan(self, at: int, run_id: str, body: dict[str, Any]) -> None:
@@ -72,8 +120,21 @@ class Clients:
         """Send what is due first; now and then again, later."""
         _, _, run_id, body = heapq.heappop(self._agenda)
         self.send(run_id, body)
+        if self._world.chance("garbage"):
+            self._spoil(run_id)
         if self._world.chance("duplicate"):
             self._plan(self._world.us + self._world.rng.randint(1, 20_000_000), run_id, body)
+
+    def _spoil(self, run_id: str) -> None:
+        """What is no message, and results of attempts that nobody was given."""
+        rng, names = self._world.rng, self._broker.names
+        fence = {"run_id": run_id, "execution": rng.randint(1, 3), "node_id": "7", "generation": 9}
+        stray = json.dumps({"type": "attempt.finished", "outcome": "completed", "output": 1, **fence}).encode()
+        value = rng.choice([None, b"", b"\xff\x00", b"{}", b'{"type":"run.start"}', b"[" * 2_000, stray])
+        key = rng.choice([run_id.encode(), b"nobody", b"\xff", b""])
+        headers = (("ductor-wire", rng.choice([b"1", b"1", b"\xff"])),)
+        topics = [*names.inbound_names, *map(names.tasks, programs.QUEUES)]
+        self._broker.append(rng.choice(topics), key, value, headers)
 
     def help(self, run_id: str, body: dict[str, Any]) -> None:
         """A message that a stuck run needs, with an id of its own."""
@@ -81,16 +142,37 @@ class Clients:
         kind = "signal_id" if body["type"] == "run.signal" else "command_id"
         self.send(run_id, {**body, kind: f"{run_id}-help{self._number}"})
 
+    def heard(self, record: Kept) -> None:
+        """A lifecycle event is in its topic."""
+        self._log.hear(decode_lifecycle(record.key, record.value, record.headers))
+
     def send(self, run_id: str, body: dict[str, Any]) -> None:
         """Put a message into the log."""
-        world = self._world
-        name = self._broker.names.run_events
-        topic = self._broker.topics[name]
-        partition = world.rng.randrange(len(topic.partitions)) if world.chance("elsewhere") else None
-        key = run_id.encode()
-        record = self._broker.append(name, key, json.dumps(body).encode(), (), partition)
         kind = body["type"].removeprefix("run.")
+        if run_id in self._foreign:
+            self._put(Outgoing(self._broker.names.run_events, run_id.encode(), json.dumps(body).encode()))
+        elif kind == "start":
+            self._start(run_id, body)
+        elif kind == "signal":
+            self._core.signal(run_id, body["name"], body["payload"], body["signal_id"])
+        else:
+            self._core.command(run_id, kind, "", body["command_id"], body.get("to_node"))
         kind = kind if kind in ("start", "signal") else "command"
-        place = next(p for p, stored in enumerate(topic.partitions) if stored.records and stored.records[-1] is record)
-        world.note("client", f"{body['type']} {run_id} {body.get(f'{kind}_id')} to {place}/{record.offset}")
-        self.sent.append(Sent(run_id, kind, body[f"{kind}_id"], topic.id, place, record.offset))
+        topic_id, place, offset = self._place
+        self._world.note("client", f"{body['type']} {run_id} {body[f'{kind}_id']} to {place}/{offset}")
+        self.sent.append(Sent(run_id, kind, body[f"{kind}_id"], topic_id, place, offset))
+
+    def _start(self, run_id: str, body: dict[str, Any]) -> None:
+        target, _ = self._core.start(
+            body["workflow"],
+            body["input"],
+            {"run_id": run_id, "start_id": body["start_id"], "on_conflict": body.get("on_conflict", "use_existing")},
+        )
+        self.waiting.append((target, self._place[0], self._core.outcome(target)))
+
+    def _put(self, record: Outgoing) -> None:
+        world, topic = self._world, self._broker.topics[record.topic]
+        partition = world.rng.randrange(len(topic.partitions)) if world.chance("elsewhere") else None
+        kept = self._broker.append(record.topic, record.key, record.value, record.headers, partition)
+        place = next(p for p, stored in enumerate(topic.partitions) if stored.records and stored.records[-1] is kept)
+        self._place = (topic.id, place, kept.offset)

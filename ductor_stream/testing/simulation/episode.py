@@ -12,19 +12,21 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 from ductor_stream.coordinator.config import CoordinatorConfig
-from ductor_stream.engine.state import state_bytes
 from ductor_stream.errors import DuctorError
 from ductor_stream.ports import Outgoing
 from ductor_stream.protocol.topics import Topics
 from ductor_stream.testing.simulation import checks, programs
+from ductor_stream.testing.simulation.checks_tasks import R5TasksNotSwallowed
 from ductor_stream.testing.simulation.clients import Clients
+from ductor_stream.testing.simulation.crew import Crew
 from ductor_stream.testing.simulation.gate import Crash
 from ductor_stream.testing.simulation.memory_broker import Broker, Kept, Topic
-from ductor_stream.testing.simulation.memory_database import Database, DatabaseServer
+from ductor_stream.testing.simulation.memory_database import DatabaseServer
 from ductor_stream.testing.simulation.memory_log import MemoryLog
 from ductor_stream.testing.simulation.processes import CLUSTER, Cluster, Process
+from ductor_stream.testing.simulation.settling import Rest, waits_of
 from ductor_stream.testing.simulation.workers import Fleet
-from ductor_stream.testing.simulation.world import Violation, World
+from ductor_stream.testing.simulation.world import SESSION_US, Limits, Violation, World
 
 _STORM_US = 60_000_000
 _STORM_STEPS = 2_500
@@ -32,7 +34,6 @@ _CALM_US = 1_800_000_000
 """Within half an hour of virtual time after the last fault, every run has closed."""
 _CALM_STEPS = 30_000
 _HELP_US = 5_000_000
-_SESSION_US = 6_000_000
 _DEEPEST = 2
 
 
@@ -43,9 +44,12 @@ class Report(msgspec.Struct, frozen=True):
     digest: str
     runs: int
     owners: int
+    """Coordinator processes that committed something; one that comes back after its death is not counted anew."""
     events: int
     faults: int
     kinds: dict[str, int]
+    asked: list[str]
+    """Ids of the runs that clients started; their children are beside these."""
     trace: list[str]
     broken: str = ""
     """The rule that was broken, and how; empty when all held."""
@@ -54,9 +58,9 @@ class Report(msgspec.Struct, frozen=True):
 class Episode:
     """The world of one seed, with everybody in it."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, limits: Limits) -> None:
         self.seed = seed
-        self.world = World(seed)
+        self.world = World(seed, limits)
         rng = self.world.rng
         self.partitions = rng.randint(1, 4)
         topics = Topics(programs.NAMESPACE)
@@ -82,24 +86,35 @@ class Episode:
             checks.R9NoSilentHang(topics),
             checks.RowsAgree(),
         ]
-        self.database.observers.extend(self.checkers)
+        tasks = R5TasksNotSwallowed(topics)
+        self.checkers.append(tasks)
+        self.database.observers.extend(each for each in self.checkers if each.hears("committing", "committed", "took"))
+        self._on_landed = [each.landed for each in self.checkers if each.hears("landed")]
+        self._on_handed = [each.handed for each in self.checkers if each.hears("handed")]
         self.broker.landed, self.broker.handed = self._landed, self._handed
         self.processes = [self._process(f"p{number}") for number in range(rng.randint(2, 3))]
         self.orphans: list[MemoryLog] = []
-        self._agenda: list[tuple[int, int, Callable[[], None]]] = []
+        self.agenda: list[tuple[int, int, Callable[[], None]]] = []
         self._number = self._depth = 0
+        metrics = self.cluster.metrics
+        self.rest = Rest(self)
+        self.crew = Crew(self.world, self.broker, self.fleet, tasks, metrics, self._at, programs.QUEUES)
 
     # -- observers --------------------------------------------------------------------------
 
     def _landed(self, topic: Topic, partition: int, record: Kept) -> None:
-        for checker in self.checkers:
-            checker.landed(topic, partition, record)
-        if self.broker.names.queue_of(topic.name) is not None:
+        for landed in self._on_landed:
+            landed(topic, partition, record)
+        if topic.name == self.broker.names.run_lifecycle:
+            self.clients.heard(record)
+        if topic.name in self.crew.topics:
+            self.crew.wake()
+        elif self.broker.names.queue_of(topic.name) is not None:
             self.fleet.took(topic, record)
 
     def _handed(self, records: Sequence[Outgoing]) -> None:
-        for checker in self.checkers:
-            checker.handed(records)
+        for handed in self._on_handed:
+            handed(records)
 
     # -- the whole --------------------------------------------------------------------------
 
@@ -109,20 +124,19 @@ class Episode:
         try:
             self._storm()
             self._calm()
-            self._finish()
+            self.rest.check()
         except Violation as found:
             broken = str(found)
             self.world.note("checker", broken)
         finally:
             for process in self.processes:
                 process.bury()
-        epochs = sum(row.epoch for row in self.database.partitions.values())
         inbound = [self.broker.topics[name] for name in self.broker.names.inbound_names]
         events = sum(stored.end for topic in inbound for stored in topic.partitions)
         fired = dict(sorted(self.world.fired.items()))
         return Report(
-            self.seed, self.world.digest(), len(self.database.runs), epochs, events, sum(fired.values()), fired,
-            self.world.trace, broken,
+            self.seed, self.world.digest(), len(self.database.runs), len(self.world.committers), events, sum(fired.values()), fired,
+            self.clients.run_ids, self.world.trace, broken,
         )  # fmt: skip
 
     def _storm(self) -> None:
@@ -137,9 +151,11 @@ class Episode:
         self._timely.calm_since = world.ms
         world.store_down_until = world.log_down_until = 0
         world.note("world", "calm")
+        if world.fired["redeploy"]:
+            self._redeploy("patched")
         began, help_at = world.us, world.us
         for _ in range(_CALM_STEPS):
-            if self._settled():
+            if self.rest.reached():
                 return
             if world.us - began > _CALM_US:
                 break
@@ -147,32 +163,7 @@ class Episode:
                 self._help()
                 help_at = world.us + _HELP_US
             self.step(help_at)
-        raise Violation("R9", f"not at rest after {(world.us - began) / 1e6:.0f} s of calm: {self._unsettled()}")
-
-    def _unsettled(self) -> str:
-        database = self.database
-        open_runs = [
-            f"{run.run_id} {run.status} {run.reason} {_waits(database, run.run_id)}"
-            for run in database.runs.values()
-            if run.closed_at is None
-        ]
-        outbox = {p: list(rows) for p, rows in database.outbox.items() if rows}
-        inbox = [row.source for rows in database.inbox.values() for row in rows.values()]
-        flying = [(log.flying[0].record.topic, len(log.flying)) for log in self._logs() if log.flying]
-        attempts = [f"{a.run_id} {a.execution} {a.node_id}" for a in database.open_attempts.values()]
-        left = {"open": open_runs, "outbox": outbox, "inbox": inbox, "flying": flying, "attempts": attempts}
-        left["input not applied"] = self._unapplied()
-        return ", ".join(f"{name} {what}" for name, what in left.items() if what)
-
-    def _settled(self) -> bool:
-        database = self.database
-        if self.fleet.next_us() is not None or self.clients.next_us() is not None or self._agenda:
-            return False
-        if any(database.outbox.values()) or any(database.inbox.values()) or database.open_attempts:
-            return False
-        if any(log.flying for log in self._logs()) or any(process.log.news() for process in self.processes):
-            return False
-        return all(run.closed_at is not None for run in database.runs.values()) and not self._unapplied()
+        raise Violation("R9", f"not at rest after {(world.us - began) / 1e6:.0f} s of calm: {self.rest.unsettled()}")
 
     def _help(self) -> None:
         """Signals for those who wait, a resume for those who stand still: what a person would do."""
@@ -183,7 +174,7 @@ class Episode:
             if run.status in ("paused", "suspended"):
                 self.clients.help(run_id, {"type": "run.resume"})
                 continue
-            for name in _waits(self.database, run_id):
+            for name in waits_of(self.database, run_id):
                 self.clients.help(run_id, {"type": "run.signal", "name": name, "payload": 0})
 
     # -- steps ------------------------------------------------------------------------------
@@ -206,26 +197,29 @@ class Episode:
         for process in self.processes:
             if process.ready(us):
                 yield lambda process=process: self.turn(process)  # type: ignore[misc]
-        for log in self._logs():
+        for log in self.logs():
             if log.flying:
                 yield lambda log=log: self._deliver(log)  # type: ignore[misc]
+        yield from self.crew.options(us)
         for actor in (self.fleet, self.clients):
             at = actor.next_us()
             if at is not None and at <= us:
                 yield actor.act
-        if self._agenda and self._agenda[0][0] <= us:
-            yield lambda: heapq.heappop(self._agenda)[2]()
+        if self.agenda and self.agenda[0][0] <= us:
+            yield lambda: heapq.heappop(self.agenda)[2]()
         if self.cluster.stray:
             yield self._stray
 
     def _coming(self) -> Iterator[int | None]:
         yield from (process.idle_until for process in self.processes if not process.dead and not process.busy)
+        yield from self.crew.coming()
         yield self.fleet.next_us()
         yield self.clients.next_us()
-        if self._agenda:
-            yield self._agenda[0][0]
+        if self.agenda:
+            yield self.agenda[0][0]
 
-    def _logs(self) -> list[MemoryLog]:
+    def logs(self) -> list[MemoryLog]:
+        """Producers with records on their way, those of processes that are gone too."""
         return [process.log for process in self.processes if not process.dead] + self.orphans
 
     def turn(self, process: Process) -> None:
@@ -250,7 +244,7 @@ class Episode:
         world.note(process.name, "stands still")
         if world.chance("expel"):
             self.broker.leave(process.log)
-            world.advance(_SESSION_US)
+            world.advance(SESSION_US)
         for _ in range(world.rng.randint(1, 30)):
             self.step()
         world.note(process.name, "goes on")
@@ -278,6 +272,8 @@ class Episode:
 
     def _weather(self) -> None:
         world, rng = self.world, self.world.rng
+        if not world.faulty:
+            return
         if world.chance("outage"):
             us = world.us + rng.randint(100_000, 8_000_000)
             if rng.random() < 0.5:
@@ -288,6 +284,11 @@ class Episode:
             self._rebalance()
         if world.chance("recreate"):
             self._recreate()
+        if world.chance("clock"):
+            world.skew_ms += rng.choice([-1, 1]) * rng.choice([50, 2_000, 20_000])
+            world.note("world", f"postgres's clock is off by {world.skew_ms} ms")
+        if world.chance("redeploy"):
+            self._redeploy(rng.choice(list(programs.RELEASES)))
 
     def _rebalance(self) -> None:
         """A process is told to end, or is too slow for its session; another one comes in its place."""
@@ -299,6 +300,9 @@ class Episode:
             self.world.note(process.name, "is expelled")
             self.broker.leave(process.log)
             return
+        self._end(process)
+
+    def _end(self, process: Process) -> None:
         self.world.note(process.name, "ends in good order")
         process.busy = True
         try:
@@ -307,6 +311,21 @@ class Episode:
             if crash.process != process.name:
                 raise
         self._buried(process)
+
+    def _redeploy(self, release: str) -> None:
+        """Other code: processes are ended one after the other, and come back with it."""
+        self.world.note("world", f"release {release!r}")
+        self.cluster.definitions = programs.RELEASES[release]
+        for process in self.processes:
+            self._at(self.world.rng.randint(0, 6_000_000), lambda process=process: self._replace(process))  # type: ignore[misc]
+
+    def _replace(self, process: Process) -> None:
+        if process.dead:
+            return
+        if process.busy:
+            self._at(500_000, lambda: self._replace(process))
+        else:
+            self._end(process)
 
     def _recreate(self) -> None:
         rng = self.world.rng
@@ -324,7 +343,7 @@ class Episode:
             process.log.flying.clear()
         else:
             self.orphans.append(process.log)
-        self._at(_SESSION_US if rng.random() < 0.7 else 0, lambda: self.broker.leave(process.log))
+        self._at(SESSION_US if rng.random() < 0.7 else 0, lambda: self.broker.leave(process.log))
         self._at(rng.randint(0, 8_000_000), lambda: self._restart(process))
 
     def _restart(self, old: Process) -> None:
@@ -335,47 +354,7 @@ class Episode:
 
     def _at(self, us: int, what: Callable[[], None]) -> None:
         self._number += 1
-        heapq.heappush(self._agenda, (self.world.us + us, self._number, what))
-
-    # -- the end ----------------------------------------------------------------------------
-
-    def _unapplied(self) -> list[str]:
-        """Messages of clients that have left no trace, though their topic is still there."""
-        lost: list[str] = []
-        database = self.database
-        for sent in self.clients.sent:
-            if sent.topic_id in self.recreated:
-                continue
-            if sent.kind == "start":
-                applied = sent.run_id in database.runs
-            else:
-                applied = (sent.run_id, sent.kind, sent.id) in database.messages
-            if not applied:
-                lost.append(f"{sent.kind} {sent.id} at {sent.partition}/{sent.offset}")
-        return lost
-
-    def _finish(self) -> None:
-        for checker in self.checkers:
-            checker.finish(self.database)
-        for process in self.processes:
-            for run_id in self.database.runs:
-                self._compare(process, run_id)
-
-    def _compare(self, process: Process, run_id: str) -> None:
-        """What an owner has in memory is what anybody would rebuild."""
-        cached = process.coordinator.cache.peek(run_id)
-        if cached is None or cached.state is None or cached.record_version != self.database.version_of(run_id):
-            return
-        rebuilt = checks.state_of(self.database, run_id)
-        if rebuilt is None or state_bytes(rebuilt) != state_bytes(cached.state):
-            raise Violation("R2", f"{run_id}: rebuilt from its records it is not what its owner has")
-
-
-def _waits(database: Database, run_id: str) -> list[str]:
-    state = checks.state_of(database, run_id)
-    if state is None:
-        return []
-    return sorted({node.name for node in state.nodes.values() if node.kind == "signal"})
+        heapq.heappush(self.agenda, (self.world.us + us, self._number, what))
 
 
 def _config(world: World) -> CoordinatorConfig:
@@ -383,9 +362,9 @@ def _config(world: World) -> CoordinatorConfig:
     return CoordinatorConfig(
         batch_limit=rng.choice([1, 3, 20, 500]),
         unconfirmed_limit=rng.choice([2, 5, 64]),
-        idle_poll_s=rng.choice([0.5, 2.0]),
+        idle_poll_s=rng.choice([1.0, 5.0, 10.0]),
         horizon_ms=rng.choice([2_000, 30_000, 600_000]),
-        cached_runs=rng.choice([1, 3, 50_000]),
+        cached_runs=rng.choice([1, 3, 50_000, 50_000]),
         inbox_limit=rng.choice([1, 5, 500]),
         sweep_s=rng.choice([1.0, 5.0]),
         confirm_idle_s=rng.choice([0.05, 0.25]),

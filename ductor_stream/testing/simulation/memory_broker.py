@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ from ductor_stream.protocol.topics import Topics
 
 if TYPE_CHECKING:
     from ductor_stream.testing.simulation.memory_log import MemoryLog
+
+_partition_of = functools.lru_cache(4_096)(partition_of)
 
 LARGEST_RECORD = 1_000_000
 """Bytes that a broker takes by default, more or less."""
@@ -67,6 +70,7 @@ class Broker:
         self.members: list[MemoryLog] = []
         self.holders: dict[int, MemoryLog] = {}
         self.generation = 0
+        self._targets: dict[MemoryLog, frozenset[int]] = {}
         self._ids = 0
         for name in topics.inbound_names:
             self.create(name, partitions)
@@ -81,6 +85,7 @@ class Broker:
         """Create a topic, or create it anew: empty, and with another id."""
         self._ids += 1
         self.topics[name] = Topic(name, f"id-{self._ids}", partitions)
+        self._targets.clear()
 
     def append(
         self,
@@ -93,7 +98,7 @@ class Broker:
         """Put a record into a topic; the key decides where no partition is given. Raises KeyError without the topic."""
         topic = self.topics[name]
         if partition is None or partition >= len(topic.partitions):
-            partition = partition_of(key or b"", len(topic.partitions))
+            partition = _partition_of(key or b"", len(topic.partitions))
         stored = topic.partitions[partition]
         record = Kept(stored.end, key, value, headers)
         stored.records.append(record)
@@ -115,18 +120,28 @@ class Broker:
     def join(self, member: MemoryLog) -> None:
         """Another member: partitions are shared out anew."""
         self.members.append(member)
-        self.generation += 1
+        self._regroup()
 
     def leave(self, member: MemoryLog) -> None:
         """A member has gone, or was silent for longer than its session lasts: its partitions are free."""
         if member in self.members:
             self.members.remove(member)
-            self.generation += 1
+            self._regroup()
         for partition in [p for p, holder in self.holders.items() if holder is member]:
             del self.holders[partition]
 
+    def _regroup(self) -> None:
+        self.generation += 1
+        self._targets.clear()
+
     def target(self, member: MemoryLog) -> frozenset[int]:
         """What the ``range`` assignor gives a member."""
+        found = self._targets.get(member)
+        if found is None:
+            found = self._targets[member] = self._range(member)
+        return found
+
+    def _range(self, member: MemoryLog) -> frozenset[int]:
         count = min(len(self.topics[name].partitions) for name in map(self.names.inbound, INBOUND))
         place, members = self.members.index(member), len(self.members)
         share, rest = divmod(count, members)

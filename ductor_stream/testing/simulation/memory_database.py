@@ -265,7 +265,7 @@ class DatabaseServer:
 
 def storable(text: str) -> bool:
     """Whether Postgres can hold this text: no U+0000, no lone surrogate."""
-    return "\0" not in text and not any("\ud800" <= c <= "\udfff" for c in text)
+    return "\0" not in text and (text.isascii() or not any("\ud800" <= c <= "\udfff" for c in text))
 
 
 def _attempt_key(row: AttemptRow) -> tuple[str, int, str, int, str]:

@@ -59,6 +59,7 @@ class MemoryLog:
 
     def __init__(self, broker: Broker, clock: Clock, gate: Gate | None = None) -> None:
         self.broker, self._clock, self._gate = broker, clock, gate or Gate()
+        self._names = {topic: broker.names.inbound(topic) for topic in INBOUND}
         self._ownership: Ownership | None = None
         self._generation = -1
         self._held: set[int] = set()
@@ -135,26 +136,31 @@ class MemoryLog:
         """Whether a poll would find something."""
         if self._answered or self not in self.broker.members or self._generation != self.broker.generation:
             return True
-        if any(p not in self.broker.holders for p in self.broker.target(self)):
+        if not self.broker.holders.keys() >= self.broker.target(self):
             return True
-        return any(True for _ in self._readable())
+        for _ in self._readable():
+            return True
+        return False
 
     # -- reading ----------------------------------------------------------------------------
 
     def _stored(self, place: Place) -> Stored:
-        return self.broker.topics[self.broker.names.inbound(place[0])].partitions[place[1]]
+        return self.broker.topics[self._names[place[0]]].partitions[place[1]]
 
     def _readable(self) -> Iterator[tuple[Place, Stored]]:
+        topics, names, ends, paused = self.broker.topics, self._names, self._ends, self._paused
         for place, position in self._next.items():
-            stored = self._stored(place)
-            if place[1] not in self._paused and (position < stored.end or self._ends.get(place) != position):
+            if place[1] in paused:
+                continue
+            stored = topics[names[place[0]]].partitions[place[1]]
+            if position < stored.start + len(stored.records) or ends.get(place) != position:
                 yield place, stored
 
     def _mend(self) -> None:
         """Positions that the log does not have: go on at its start, and say what was lost."""
         renewed: set[Inbound] = set()
         for topic in INBOUND:
-            id = self.broker.topics[self.broker.names.inbound(topic)].id
+            id = self.broker.topics[self._names[topic]].id
             if self._ids.get(topic, id) != id:
                 renewed.add(topic)
             self._ids[topic] = id

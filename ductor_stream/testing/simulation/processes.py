@@ -6,7 +6,6 @@ import uuid
 from typing import Protocol
 
 from ductor_stream.coordinator.config import CoordinatorConfig
-from ductor_stream.coordinator.definitions import Definitions
 from ductor_stream.coordinator.service import Coordinator
 from ductor_stream.errors import LogUnavailable, StoreUnavailable
 from ductor_stream.ports import Batch
@@ -88,6 +87,8 @@ class Faulty(Gate):
         where = " ".join(f"{p.partition}:{p.previous}->{p.next}" for p in batch.partitions)
         runs = " ".join(f"{run.run_id}@{run.expected + 1}:{run.status}" for run in batch.runs)
         assert self.process is not None
+        if found == "lands":
+            world.committers.add(self.process.name)
         world.note(self.process.name, f"commit {found} {where} [{runs}]")
         return found
 
@@ -98,7 +99,9 @@ class Faulty(Gate):
     def share(self, available: int) -> int:
         if not self._world.faulty or available == 0:
             return available
-        return self._world.rng.randint(0, available)
+        rng = self._world.rng
+        # Nothing now and then: mostly it would be a turn in which nothing happens.
+        return 0 if rng.random() < 0.1 else rng.randint(1, available)
 
     def delivers(self) -> bool:
         return not self._world.faulty or self._world.rng.random() < 0.2
@@ -153,12 +156,8 @@ class Cluster:
         self.partitions = 0
         self.syncmatch = False
         self.stray: list[Batch] = []
-        self.definitions = _definitions
+        self.definitions = programs.RELEASES["first"]
         self.metrics = _metrics
 
 
 _metrics = Metrics()
-_definitions = Definitions(
-    [workflow.definition for workflow in programs.app.workflows.values()],
-    {name: programs.app.default_version(name) for name, _ in programs.app.workflows},
-)

@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 from ductor_stream.app import App
+from ductor_stream.coordinator.definitions import Definitions
 from ductor_stream.definitions.policy import Retry
 from ductor_stream.engine.planners.run import Run
 from ductor_stream.errors import ChildError, StepError
@@ -33,10 +34,44 @@ async def program(run: Run, body: Any) -> Any:
     return await _run(run, body)
 
 
+@app.workflow(name="program", version="2", fails_on=(ChildError,))
+async def program_2(run: Run, body: Any) -> Any:
+    """The next version: it looks at its input first, and runs it as the old one does."""
+    await _run(run, ["step", "a", 2])
+    return await _run(run, body)
+
+
 @app.workflow(timeout=timedelta(seconds=90))
 async def hasty(run: Run, body: Any) -> Any:
     """The same, with a timeout of its own."""
     return await _run(run, body)
+
+
+patched = App(NAMESPACE)
+
+
+@patched.workflow(name="program", fails_on=(ChildError,))
+async def program_patched(run: Run, body: Any) -> Any:
+    """The first version with a change that only new runs see."""
+    if run.patched("draws"):
+        run.set_view({"drawn": run.random.randint(0, 9)})
+        await _run(run, ["step", "b", 1])
+    return await _run(run, body)
+
+
+def _release(*chosen: tuple[App, str, str], latest: str) -> Definitions:
+    definitions = [each.workflows[name, version].definition for each, name, version in chosen]
+    return Definitions(definitions, {"program": latest, "hasty": "1"})
+
+
+_HASTY = (app, "hasty", "1")
+RELEASES = {
+    "first": _release((app, "program", "1"), _HASTY, latest="1"),
+    "second": _release((app, "program", "1"), (app, "program", "2"), _HASTY, latest="2"),
+    "without the first": _release((app, "program", "2"), _HASTY, latest="2"),
+    "patched": _release((patched, "program", "1"), (app, "program", "2"), _HASTY, latest="2"),
+}
+"""What is deployed one after the other, forward and back. The last one can go on with the runs of all others."""
 
 
 def draw(rng: Random, depth: int = 3) -> Any:
@@ -59,7 +94,7 @@ def _part(rng: Random, depth: int) -> Any:
 
 
 def _leaf(rng: Random) -> Any:
-    kind = rng.choices(["step", "sleep", "signal", "child", "draw", "view"], [14, 3, 2, 1.5, 1, 1])[0]
+    kind = rng.choices(["step", "sleep", "signal", "child", "draw", "view", "map"], [14, 3, 2, 1.5, 1, 1, 1])[0]
     match kind:
         case "step":
             return [kind, rng.choice(tuple(STEPS)), rng.randint(0, 9)]
@@ -67,6 +102,9 @@ def _leaf(rng: Random) -> Any:
             return [kind, rng.choice([0.0, 0.05, 1.0, 20.0])]
         case "signal":
             return [kind, rng.choice(SIGNALS)]
+        case "map":
+            name, most, on_error = rng.choice("ad"), rng.choice([None, 1, 2]), rng.choice(["cancel", "collect"])
+            return [kind, name, rng.randint(0, 4), most, on_error]
         case "child":
             return [kind, rng.random() < 0.2, rng.choice(["cancel", "terminate", "abandon"]), _part(rng, 1)]
     return [kind]
@@ -85,7 +123,7 @@ async def _run(run: Run, body: Any) -> Any:
         case ["again", count, part]:
             result = await _run(run, part)
             return run.continue_as_new(["again", count - 1, part]) if count > 0 else result
-        case [("draw" | "view" | "child"), *_]:
+        case [("draw" | "view" | "child" | "map"), *_]:
             return await _special(run, body)
         case [("shield" | "retrying" | "finally" | "timeout"), *_]:
             return await _guarded(run, body)
@@ -99,6 +137,9 @@ async def _special(run: Run, body: Any) -> Any:
         case ["view"]:
             run.set_view({"drawn": run.random.randint(0, 9)})
             return None
+        case ["map", name, count, most, on_error]:
+            found = await run.map(STEPS[name], range(count), max_in_flight=most, on_error=on_error)
+            return [each.type if isinstance(each, StepError) else each for each in found]
         case ["child", detach, parent_close, part]:
             try:
                 return await run.child(program, part, detach=detach, parent_close=parent_close)

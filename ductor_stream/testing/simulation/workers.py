@@ -26,7 +26,9 @@ class Fleet:
 
     def took(self, topic: Topic, record: Kept) -> None:
         """A task is in its topic: some worker will begin it."""
-        task: dict[str, Any] = json.loads(record.value or b"{}")
+        task = task_of(record)
+        if task is None:
+            return
         task["topic"], task["topic_id"] = topic.name, topic.id
         slow = 20_000_000 if self._world.chance("worker") else 30_000
         self._plan(self._world.rng.randint(200, slow), "begin", task, None)
@@ -55,7 +57,7 @@ class Fleet:
             return us, {"outcome": "completed", "output": _mark(task)}
         kind = rng.choice(["failed", "failed", "terminal", "rejected", "long", "long"])
         if kind == "long":
-            return rng.randint(1_000_000, 60_000_000), {"outcome": "completed", "output": _mark(task)}
+            return rng.randint(1_000_000, 40_000_000), {"outcome": "completed", "output": _mark(task)}
         if kind == "rejected":
             return us, {"outcome": "rejected", "error": {"code": "step_unknown", "message": _mark(task)}}
         error = {"code": "user", "type": "Boom", "message": _mark(task), "retryable": kind == "failed"}
@@ -88,6 +90,15 @@ class Fleet:
         value = result_of(task, message)
         self._world.note("worker", f"{message['type']} {_mark(task)}")
         self._broker.append(task["results_topic"], task["run_id"].encode(), value, (), partition)
+
+
+def task_of(record: Kept) -> dict[str, Any] | None:
+    """The task of a record, None where it is garbage."""
+    try:
+        task = json.loads(record.value or b"null")
+    except (ValueError, RecursionError):
+        return None
+    return task if isinstance(task, dict) and "idempotency_key" in task else None
 
 
 def result_of(task: dict[str, Any], message: dict[str, Any]) -> bytes:

@@ -12,6 +12,10 @@ EPOCH_MS = 1_900_000_000_000
 """When the simulated world begins (ms since 1970): far from anybody's real time."""
 
 
+SESSION_US = 6_000_000
+"""How long a group misses a member until it gives its partitions to others."""
+
+
 class Violation(BaseException):
     """A rule is broken. No Exception: the product must not handle it."""
 
@@ -38,6 +42,12 @@ class Faults(msgspec.Struct):
     outage: float = 0.0
     rebalance: float = 0.0
     recreate: float = 0.0
+    clock: float = 0.0
+    redeploy: float = 0.0
+    worker_crash: float = 0.0
+    worker_gone: float = 0.0
+    uncommitted: float = 0.0
+    garbage: float = 0.0
 
     @staticmethod
     def drawn(rng: Random) -> Faults:
@@ -46,18 +56,40 @@ class Faults(msgspec.Struct):
             "crash": 0.004, "pause": 0.02, "expel": 0.3, "store_away": 0.004, "log_away": 0.003, "unknown": 0.05,
             "refused": 0.02, "conflict": 0.03, "undelivered": 0.08, "duplicate": 0.2, "worker": 0.3, "elsewhere": 0.3,
             "outage": 0.002, "rebalance": 0.006, "recreate": 0.0015,
+            "clock": 0.002, "redeploy": 0.001, "worker_crash": 0.003, "worker_gone": 0.01, "uncommitted": 0.1,
+            "garbage": 0.1,
         }  # fmt: skip
         return Faults(**{name: rate * rng.choice([0.0, 0.3, 1.0, 1.0]) for name, rate in most.items()})
 
 
-class World:
-    """One world. Time is in microseconds since its beginning; only ``advance`` moves it."""
+class Limits(msgspec.Struct, frozen=True):
+    """What is left out of a seed's world, to find the least that still fails.
 
-    def __init__(self, seed: int) -> None:
+    ``without`` are kinds of faults, ``dropped`` run ids; ``faults`` is how many faults there are at most (-1: all).
+    """
+
+    without: frozenset[str] = frozenset()
+    dropped: frozenset[str] = frozenset()
+    faults: int = -1
+
+
+class World:
+    """One world. Time is in microseconds since its beginning; only ``advance`` moves it.
+
+    Each kind of fault has a generator of its own, so that one can be left out and the others stay.
+    """
+
+    def __init__(self, seed: int, limits: Limits) -> None:
+        self.seed, self.limits = seed, limits
         self.rng = Random(seed)
         self.us = 0
+        self.skew_ms = 0
         self.faulty = True
-        self.faults = Faults.drawn(self.rng)
+        rates = msgspec.structs.asdict(Faults.drawn(self.rng))
+        self._rates = {kind: rate for kind, rate in rates.items() if rate and kind not in limits.without}
+        self._draws = {kind: Random(f"{seed}/{kind}").random for kind in self._rates}
+        self._left = limits.faults
+        self.committers: set[str] = set()
         self.fired: Counter[str] = Counter()
         self.trace: list[str] = []
         self.store_down_until = 0
@@ -65,8 +97,8 @@ class World:
 
     @property
     def ms(self) -> int:
-        """Milliseconds since 1970."""
-        return EPOCH_MS + self.us // 1000
+        """Milliseconds since 1970 by Postgres's clock, which may jump; nobody else's is asked."""
+        return EPOCH_MS + self.skew_ms + self.us // 1000
 
     def advance(self, us: int) -> None:
         """Time passes."""
@@ -76,9 +108,10 @@ class World:
         """Whether the fault of that kind happens now."""
         if not self.faulty:
             return False
-        rate: float = getattr(self.faults, kind)
-        if rate == 0.0 or self.rng.random() >= rate:
+        rate = self._rates.get(kind)
+        if rate is None or self._draws[kind]() >= rate or self._left == 0:
             return False
+        self._left -= 1
         self.fired[kind] += 1
         return True
 

@@ -148,6 +148,26 @@ def test_a_reset_to_a_node_that_never_was_is_refused() -> None:
     assert [(a.type, a.reason) for a in done.actions] == [("command.rejected", "node_not_found")]
 
 
+async def hasty(run: Any) -> Any:
+    await run.step(STEPS["a"], 1)
+    try:
+        async with asyncio.timeout(0):
+            await run.step(STEPS["b"], 2)
+    except TimeoutError:
+        return "late"
+
+
+def test_a_reset_to_a_node_that_the_last_event_made_and_dropped_is_refused() -> None:
+    owner = Owner(workflow(hasty))
+    owner.start()
+    owner.finish("1", "one")
+    assert owner.state is not None
+    assert owner.state.header.status == "completed"
+    done = owner.command("reset", "2")
+    # Nothing would be open in an execution that begins there: it would wait for ever.
+    assert [(a.type, a.reason) for a in done.actions] == [("command.rejected", "node_not_found")]
+
+
 def test_signals_that_came_after_the_fork_are_told_again() -> None:
     from unit.engine.programs import SIGNALS
 
