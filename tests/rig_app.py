@@ -44,6 +44,14 @@ def make_app(namespace: str) -> App:
         return await run.step(double, 1)
 
     @app.workflow
+    async def dozers(run: Run, until: tuple[float, int]) -> int:
+        """So many durable sleeps side by side, until that time (seconds since 1970)."""
+        at, n = until
+        left = at - run.now().timestamp()
+        await asyncio.gather(*(asyncio.sleep(left) for _ in range(n)))
+        return n
+
+    @app.workflow
     async def words(run: Run, n: int) -> list[str]:
         """So many signals, in their order."""
         return [await run.wait_signal(word) for _ in range(n)]

@@ -40,9 +40,11 @@ class Deadlines:
         self._ends: dict[int, int | None] = {}
         """Where results end by partition, asked at most once a turn: each question may take seconds when Kafka is away."""
 
-    def next_at(self) -> int | None:
-        """When something comes due (ms)."""
-        return min((at for at in (self._timers.next_at(), self._heartbeats.next_at()) if at is not None), default=None)
+    def next_in(self) -> int | None:
+        """In how many ms something comes due."""
+        at, beats = self._timers.next_at(), self._heartbeats.next_in()
+        timers = None if at is None else at - self._clock.now()
+        return min((left for left in (timers, beats) if left is not None), default=None)
 
     def take(self, work: Work, owned: Mapping[int, Owned], limit: int) -> None:
         """Add due timers and time-outs."""
@@ -52,16 +54,18 @@ class Deadlines:
         due = self._timers.due(now, limit)
         if due:
             runs = self._cache.load(run_id for _, _, run_id in due)
+            # A run with thousands of timers due at once takes turns with all others (R11).
+            share = max(1, limit // len(due))
             for at, partition, run_id in due:
                 if runs[run_id].state is not None and partition in owned:
-                    self._take_run(work, owned[partition], runs[run_id], at, now)
+                    self._take_run(work, owned[partition], runs[run_id], (at, now, share))
         alive = {_about(entry) for entry in work.entries if isinstance(entry.input, Beat | AttemptFinished)}
-        for heard, code in self._heartbeats.due(now):
+        for heard, code in self._heartbeats.due():
             row = heard.open
             if row.partition not in owned:
                 continue
             # Kept until the commit that closes it has landed: were it lost, nobody would give the attempt up.
-            self._heartbeats.again(heard, now)
+            self._heartbeats.again(heard)
             if heard.watermark is None:
                 heard.watermark = self._end_of_results(row.partition)
             if len(work.entries) >= limit or (row.run_id, row.execution, row.node_id) in alive:
@@ -71,12 +75,15 @@ class Deadlines:
             event = AttemptTimedOut(row.execution, row.node_id, row.generation, code)
             work.entries.append(Entry(row.run_id, row.partition, event))
 
-    def _take_run(self, work: Work, owned: Owned, cached: Cached, at: int, now: int) -> None:
+    def _take_run(self, work: Work, owned: Owned, cached: Cached, when: tuple[int, int, int]) -> None:
+        at, now, share = when
         state = cached.state
         assert state is not None
         run_id = state.header.run_id
         found, started = 0, set[str]()
         for event in due_events(state, now):
+            if found >= share:
+                break  # its commit leaves it due: the rest is for the next turns
             if isinstance(event, AttemptTimedOut):
                 if event.code == "timeout_schedule_to_start" and self._has_started(run_id, event):
                     started.add(event.node_id)

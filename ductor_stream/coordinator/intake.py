@@ -116,9 +116,9 @@ class Intake:
         now = self._clock.monotonic()
         if until is not None:
             wait = min(wait, until - now)
-        due = self._deadlines.next_at()
+        due = self._deadlines.next_in()
         if due is not None:
-            wait = min(wait, (due - self._clock.now()) / 1000)
+            wait = min(wait, due / 1000)
         return max(0.0, wait)
 
     def _let_go(self, work: Work, owned: Mapping[int, Owned]) -> None:

@@ -72,7 +72,7 @@ class Coordinator:
         decoder, encoder, tasks = codec
         self.cache = RunCache(self.store, config.cached_runs, metrics)
         self.timers = Timers(self.store, config.horizon_ms)
-        self.heartbeats = Heartbeats()
+        self.heartbeats = Heartbeats(self.clock)
         self.dispatcher = Dispatcher(self.log, self.clock, metrics, self.local)
         self.ownership = Ownership(ports[:3], topics.inbound_names, metrics, self, new_token)
         letters = DeadLetters(topics, encoder, metrics)

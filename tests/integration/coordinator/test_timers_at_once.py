@@ -1,0 +1,101 @@
+"""Thousands of timers due in the same second: once each though their owner dies, and nobody else waits for them (R11).
+
+``DUCTOR_TEST_TIMERS=100000`` makes it as many as the design promises.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from confluent_kafka import Producer
+from rig import FAST, HOME, Rig
+from support import until
+
+from ductor_stream.coordinator.service import Coordinator
+
+MANY = int(os.environ.get("DUCTOR_TEST_TIMERS", "5000"))
+PATIENCE_MS = 30_000 + MANY * 3
+
+
+def ahead(rig: Rig, seconds: float) -> float:
+    """That moment by Postgres's clock (seconds since 1970)."""
+    return float(rig.rows("select extract(epoch from clock_timestamp()) as at")[0]["at"]) + seconds
+
+
+def start_all(rig: Rig, at: float) -> None:
+    """Start them by the batch: one by one would take longer than all the rest."""
+    producer = Producer({"bootstrap.servers": rig.bootstrap, "partitioner": HOME, "linger.ms": 20})
+    for number in range(MANY):
+        body = {"type": "run.start", "run_id": f"d{number}", "workflow": "dozers", "input": [at, 1]}
+        producer.produce(rig.topics.run_events, json.dumps(body), f"d{number}")
+        producer.poll(0)
+    assert producer.flush(30) == 0
+
+
+def dozers(rig: Rig, status: str) -> int:
+    """How many of them have that status."""
+    query = "select count(*) as n from eec_workflow_run where ns = {ns} and status = %s and workflow = 'dozers'"
+    return int(rig.rows(query, status)[0]["n"])
+
+
+def ended_before_the_last(rig: Rig, workflow: str) -> bool:
+    """Whether all runs of that workflow ended while timers of the burst were still to fire."""
+    query = "select max(closed_at) as at from eec_workflow_run where ns = {ns} and workflow = %s"
+    return bool(rig.rows(query, workflow)[0]["at"] < rig.rows(query, "dozers")[0]["at"])
+
+
+def test_an_owner_is_killed_with_many_timers_due(rig: Rig) -> None:
+    """R5, R6: each fires once, none early, and chains that begin in the midst of it are done before it is over."""
+    rig.worker()
+    child = rig.child(instance="one")
+    at = ahead(rig, 6 + MANY / 500)
+    start_all(rig, at)
+    until(lambda: dozers(rig, "running") == MANY, within_ms=PATIENCE_MS, what="all asleep")
+    child.kill()
+    until(lambda: ahead(rig, 0) > at, within_ms=PATIENCE_MS, what="all due")
+    chains = [f"c{number}" for number in range(5)]
+    rig.start(*chains)
+    child = rig.child(instance="one")
+    until(lambda: 0 < dozers(rig, "completed"), what="some fired")
+    child.kill()
+    assert dozers(rig, "completed") < MANY, "killed in the midst of it"
+    rig.child(instance="one")
+    until(lambda: dozers(rig, "completed") == MANY, within_ms=PATIENCE_MS, what="all fired")
+    rig.until_status("completed", *chains)
+    assert ended_before_the_last(rig, "chain")
+    early = (
+        "select run_id from eec_workflow_run where ns = {ns} and workflow = 'dozers' and closed_at < to_timestamp(%s)"
+    )
+    assert rig.rows(early, at) == []
+    versions = "select distinct record_version from eec_workflow_run where ns = {ns} and workflow = 'dozers'"
+    assert rig.rows(versions) == [{"record_version": 2}], "a start, and one timer that fired"
+    rig.check()
+
+
+def test_many_timers_of_one_run_are_taken_by_turns(rig: Rig) -> None:
+    """R11: no commit is larger than another's because one run has slept in thousands of tasks."""
+    sizes: list[int] = []
+
+    def measured(coordinator: Coordinator) -> None:
+        commit = coordinator.commit
+
+        def wrapped(prepared: Any) -> int:
+            sizes.append(prepared.events)
+            return commit(prepared)
+
+        coordinator.commit = wrapped  # type: ignore[method-assign]
+
+    rig.worker()
+    rig.coordinator(prepare=measured)
+    at = ahead(rig, 3 + MANY / 2_000)
+    rig.start("many", workflow="dozers", input=[at, MANY])
+    rig.until_status("running", "many", within_ms=PATIENCE_MS)
+    chains = [f"c{number}" for number in range(5)]
+    until(lambda: ahead(rig, 0) > at, within_ms=PATIENCE_MS, what="all due")
+    rig.start(*chains)
+    rig.until_status("completed", "many", *chains, within_ms=PATIENCE_MS)
+    assert rig.run("many")["result"] == MANY
+    assert max(sizes) <= 2 * FAST.batch_limit, "due timers, and what has come beside them"
+    rig.check()
