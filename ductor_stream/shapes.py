@@ -5,8 +5,6 @@ Rules name them in expressions, connectors in templates; both are refused at the
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -61,36 +59,6 @@ def _collect(shape: Any, start: str, seen: frozenset[Any], found: dict[str, Any]
         return
     for field in fields.values():
         _collect(field.shape, f"{start}{field.name}.", seen | {own}, found)
-
-
-def with_defaults(value: Any) -> Any:
-    """The same value, with each default that stands in a dataclass's class alone put into the object too.
-
-    msgspec leaves what JSON did not have to the class, and leaves it out again when it writes the object: expressions,
-    URLs and bodies would lack fields that the user's own code sees.
-    """
-    if isinstance(value, dict):
-        parts: Iterable[Any] = value.values()
-    elif isinstance(value, (list, tuple, set, frozenset)):
-        parts = value
-    elif isinstance(value, msgspec.Struct):
-        parts = [getattr(value, name, None) for name in value.__struct_fields__]
-    else:
-        parts = _placed(value)
-    for part in parts:
-        with_defaults(part)
-    return value
-
-
-def _placed(value: Any) -> list[Any]:
-    if isinstance(value, type):
-        return []
-    known = dataclasses.fields(value) if dataclasses.is_dataclass(value) else getattr(value, "__attrs_attrs__", ())
-    names = [field.name for field in known if hasattr(value, field.name)]
-    for name in names:
-        if name not in getattr(value, "__dict__", names):
-            object.__setattr__(value, name, getattr(value, name))  # frozen ones too: what is read stays the same
-    return [getattr(value, name) for name in names]
 
 
 def at(value: Any, path: str) -> Any:

@@ -21,7 +21,6 @@ import msgspec
 from ductor_stream.connectors.secrets import redacted, value_of
 from ductor_stream.engine import values
 from ductor_stream.errors import InvalidValue, RetryableError, TerminalError
-from ductor_stream.shapes import with_defaults
 from ductor_stream.templates import Template
 from ductor_stream.work import HttpStep, Secret
 from ductor_stream.worker.context import current_attempt
@@ -63,7 +62,7 @@ class Sender:
 
     async def __call__(self, *input: Any, client: httpx.AsyncClient) -> Any:
         """Send it. Raises RetryableError and TerminalError, as the declaration says."""
-        plain = msgspec.json.decode(values.encode(with_defaults(input[0]))) if input else None
+        plain = msgspec.json.decode(values.encode(input[0])) if input else None
         secrets: list[str] = []
         try:
             response = await client.send(self._built(plain, secrets), stream=True)

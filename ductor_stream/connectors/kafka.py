@@ -20,7 +20,6 @@ from ductor_stream.kafka.options import client_options, open_client
 from ductor_stream.kafka.task_producer import TaskProducer
 from ductor_stream.ports import Outgoing, Undeliverable
 from ductor_stream.protocol.topics import Topics
-from ductor_stream.shapes import with_defaults
 from ductor_stream.templates import Template
 from ductor_stream.work import KafkaStep
 from ductor_stream.worker.context import current_attempt
@@ -72,7 +71,7 @@ class Publisher:
 
     async def __call__(self, input: Any, *, producer: TaskProducer) -> None:
         """Publish it, and wait until it was taken. Raises RetryableError and TerminalError."""
-        outgoing = self._record(msgspec.json.decode(values.encode(with_defaults(input))))
+        outgoing = self._record(msgspec.json.decode(values.encode(input)))
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[Undeliverable | None] = loop.create_future()
 

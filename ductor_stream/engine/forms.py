@@ -9,7 +9,7 @@ import copy
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -125,6 +125,32 @@ def _fields(value: Any) -> tuple[str, ...]:
     else:
         names = tuple(field.name for field in getattr(value, "__attrs_attrs__", ()))
     return tuple(name for name in names if hasattr(value, name))
+
+
+# -- what msgspec leaves to the class -------------------------------------------------------
+
+
+def with_defaults(value: Any) -> Any:
+    """The same value, with each default that stands in a dataclass's class alone put into the object too.
+
+    msgspec leaves what JSON did not have to the class, and leaves it out again when it writes the object: a workflow
+    that passes its input on would pass less than its code sees, and equal values would have two forms.
+    """
+    if isinstance(value, Mapping):
+        parts: Iterable[Any] = value.values()
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        parts = value
+    elif fields := _fields(value):
+        own = getattr(value, "__dict__", fields)
+        parts = [getattr(value, field) for field in fields]
+        for field, part in zip(fields, parts, strict=True):
+            if field not in own and not isinstance(value, msgspec.Struct):
+                _force(value, field, part)
+    else:
+        return value
+    for part in parts:
+        with_defaults(part)
+    return value
 
 
 # -- saying what is wrong, and where --------------------------------------------------------

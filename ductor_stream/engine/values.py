@@ -75,7 +75,12 @@ def decode(raw: bytes, type: Any, name: str = "value") -> Any:
 
     Raises InvalidValue with the path to the field that does not fit.
     """
-    decoder = decoder_for(type)
+    reader = _reader_for(type)
+    value = _decoded(reader.decoder, raw, type, name)
+    return forms.with_defaults(value) if reader.has_defaults else value
+
+
+def _decoded(decoder: msgspec.json.Decoder[Any], raw: bytes, type: Any, name: str) -> Any:
     try:
         return decoder.decode(raw)
     except msgspec.ValidationError as error:
@@ -97,43 +102,50 @@ def check(value: Any, type: Any, name: str = "value") -> None:
     decode(encode(value, name), type, name)
 
 
+class _Reader(msgspec.Struct, frozen=True):
+    """How a type is read; ``has_defaults``: whether a dataclass in it may leave some to its class."""
+
+    decoder: msgspec.json.Decoder[Any]
+    has_defaults: bool
+
+
 def decoder_for(type: Any) -> msgspec.json.Decoder[Any]:
     """The decoder of a type, built once.
 
     Raises InvalidValue for an annotation that cannot cross the wire (a connection, a file, a plain class).
     """
+    return _reader_for(type).decoder
+
+
+def _reader_for(type: Any) -> _Reader:
     try:
-        return _cached_decoder(type)
+        return _cached_reader(type)
     except TypeError:
         # An annotation with unhashable metadata; everything else that is wrong is an InvalidValue already.
-        return _build_decoder(type)
+        return _build_reader(type)
 
 
-def _build_decoder(type: Any) -> msgspec.json.Decoder[Any]:
+def _build_reader(type: Any) -> _Reader:
     try:
-        fault = _first_fault(msgspec.inspect.type_info(type))
+        info = msgspec.inspect.type_info(type)
+        fault = _first(info, _fault)
         if fault is not None:
             raise InvalidValue(fault)
-        return msgspec.json.Decoder(type, dec_hook=forms.dec_hook)
+        return _Reader(msgspec.json.Decoder(type, dec_hook=forms.dec_hook), _first(info, _default) is not None)
     except (TypeError, ValueError, NameError) as error:
         raise InvalidValue(f"{_named(type)} cannot cross the wire: {_said(error)}") from error
 
 
-_cached_decoder: Callable[[Any], msgspec.json.Decoder[Any]] = functools.lru_cache(maxsize=1024)(_build_decoder)
+_cached_reader: Callable[[Any], _Reader] = functools.lru_cache(maxsize=1024)(_build_reader)
 
 
 _SETS = (msgspec.inspect.SetType, msgspec.inspect.FrozenSetType)
 
 
-def _first_fault(found: Any, seen: frozenset[int] = frozenset()) -> str | None:
-    """What is wrong with a type or with one below it: a class that nobody here can read, a set without an order."""
-    if isinstance(found, msgspec.inspect.CustomType):
-        if hasattr(found.cls, "model_validate"):
-            return None
-        named = found.cls.__qualname__
-        return f"{named} cannot cross the wire: use a dataclass, a msgspec.Struct or a plain type"
-    if isinstance(found, _SETS) and isinstance(found.item_type, _SETS):
-        return "a set of sets cannot cross the wire in a fixed order: use a list of sets"
+def _first(found: Any, look: Callable[[Any], str | None], seen: frozenset[int] = frozenset()) -> str | None:
+    """What ``look`` says first of a type or of one below it."""
+    if (said := look(found)) is not None:
+        return said
     if id(found) in seen:
         return None
     if isinstance(found, (list, tuple)):
@@ -143,7 +155,24 @@ def _first_fault(found: Any, seen: frozenset[int] = frozenset()) -> str | None:
     else:
         return None
     below = seen | {id(found)}
-    return next((fault for part in parts if (fault := _first_fault(part, below)) is not None), None)
+    return next((said for part in parts if (said := _first(part, look, below)) is not None), None)
+
+
+def _fault(found: Any) -> str | None:
+    """What is wrong with a type: a class that nobody here can read, a set without an order."""
+    if isinstance(found, msgspec.inspect.CustomType) and not hasattr(found.cls, "model_validate"):
+        named = found.cls.__qualname__
+        return f"{named} cannot cross the wire: use a dataclass, a msgspec.Struct or a plain type"
+    if isinstance(found, _SETS) and isinstance(found.item_type, _SETS):
+        return "a set of sets cannot cross the wire in a fixed order: use a list of sets"
+    return None
+
+
+def _default(found: Any) -> str | None:
+    """A field with a default of a class whose objects may leave it to the class."""
+    if isinstance(found, msgspec.inspect.DataclassType):
+        return next((each.name for each in found.fields if each.default is not msgspec.NODEFAULT), None)
+    return None
 
 
 def _why_not_encodable(value: Any, error: Exception) -> str:

@@ -13,7 +13,7 @@ import msgspec
 from ductor_stream.engine import forms, values
 from ductor_stream.errors import InvalidDefinition, InvalidValue
 from ductor_stream.rules.types import cel_type, check_name, facts_name
-from ductor_stream.shapes import at, leaves_of, shape_of, with_defaults
+from ductor_stream.shapes import at, leaves_of, shape_of
 
 MAX_EXPRESSION = 2_000
 """Characters of one expression. The library itself gives up at 32 levels of nesting."""
@@ -90,7 +90,7 @@ class Language:
 
     def facts(self, given: Any) -> Any:
         """The facts as expressions see them. Raises InvalidValue for facts beyond the bounds."""
-        size = len(values.encode(with_defaults(given), "facts"))
+        size = len(values.encode(given, "facts"))
         if size > MAX_FACTS_BYTES:
             raise InvalidValue(f"the facts have {size:,} bytes as JSON, {MAX_FACTS_BYTES:,} are the limit")
         plain = msgspec.to_builtins(

@@ -13,7 +13,7 @@ from ductor_stream.errors import InvalidDefinition, InvalidValue, TerminalError
 from ductor_stream.rules.cel import Expression, ExpressionFailed, Language
 from ductor_stream.rules.types import fits
 from ductor_stream.rules.verdict import Hit, HitPolicy, Verdict
-from ductor_stream.shapes import Field, fields_of, shape_of, with_defaults
+from ductor_stream.shapes import Field, fields_of, shape_of
 
 MAX_ROWS = 1_000
 MAX_COLUMNS = 50
@@ -166,7 +166,7 @@ def digest_of(*content: Any) -> str:
 
 def typed(plain: Any, type: Any, name: str) -> Any:
     """What an expression gave as the declared type. Raises InvalidValue with the path to what does not fit."""
-    return with_defaults(values.decode(values.encode(plain, name), type, name))
+    return values.decode(values.encode(plain, name), type, name)
 
 
 def seen_facts(language: Language, facts: Any, named: str) -> Any:

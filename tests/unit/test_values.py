@@ -270,3 +270,51 @@ def test_types_that_cannot_cross_the_wire(type_: Any) -> None:
 def test_types_are_looked_through_once_even_when_they_are_recursive_or_unhashable() -> None:
     values.decoder_for(Branch)
     assert values.decode(b"1", Annotated[int, {"un": "hashable"}]) == 1
+
+
+# -- defaults -------------------------------------------------------------------------------
+
+
+@dataclass
+class Plain:
+    id: str
+    count: int = 3
+    tags: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Frozen:
+    id: str
+    count: int = 3
+
+
+@dataclass(slots=True)
+class Slotted:
+    id: str
+    count: int = 3
+
+
+class Record(msgspec.Struct):
+    id: str
+    part: Frozen
+    count: int = 3
+
+
+@pytest.mark.parametrize(
+    ("type", "short", "whole"),
+    [
+        (Plain, b'{"id":"a"}', b'{"count":3,"id":"a","tags":[]}'),
+        (Frozen, b'{"id":"a"}', b'{"count":3,"id":"a"}'),
+        (Slotted, b'{"id":"a"}', b'{"count":3,"id":"a"}'),
+        (Record, b'{"id":"a","part":{"id":"b"}}', b'{"count":3,"id":"a","part":{"count":3,"id":"b"}}'),
+        (list[Frozen | None], b'[null,{"id":"a"}]', b'[null,{"count":3,"id":"a"}]'),
+        (dict[str, tuple[Frozen, ...]], b'{"x":[{"id":"a"}]}', b'{"x":[{"count":3,"id":"a"}]}'),
+        (frozenset[Frozen], b'[{"id":"a"}]', b'[{"count":3,"id":"a"}]'),
+    ],
+)
+def test_what_is_read_is_passed_on_with_its_defaults(type: Any, short: bytes, whole: bytes) -> None:
+    """A workflow hands its input to a step: the step gets what the workflow's code saw, in the one form of that value."""
+    value = values.decode(short, type)
+    assert msgspec.json.decode(values.encode(value)) == msgspec.json.decode(whole)
+    assert values.encode(value) == values.encode(values.decode(whole, type))
+    assert value == values.decode(whole, type)
