@@ -73,6 +73,15 @@ def make_app(namespace: str) -> App:
             return error.error_code
 
     @app.workflow
+    async def stubborn(run: Run) -> str:
+        """One step with a heartbeat, tried twice; how it ended."""
+        twice = Retry(max_attempts=2, initial=0.02)
+        try:
+            return f"result {await run.step(double.options(retry=twice, heartbeat=0.6), 1)}"
+        except StepError as error:
+            return error.error_code
+
+    @app.workflow
     async def elsewhere(run: Run, queue: str) -> int:
         """One step on that queue."""
         return await run.step(double.options(queue=queue), 21)

@@ -12,6 +12,7 @@ from ductor_stream.coordinator.ownership import Owned
 from ductor_stream.coordinator.timers import Timers
 from ductor_stream.coordinator.work import Entry, Work
 from ductor_stream.engine.events import AttemptFinished, AttemptTimedOut, TimerFired
+from ductor_stream.engine.ids import Fence
 from ductor_stream.engine.state import RunState
 from ductor_stream.engine.tick import due_events, wake_at
 from ductor_stream.errors import LogUnavailable
@@ -68,7 +69,7 @@ class Deadlines:
             self._heartbeats.again(heard)
             if heard.watermark is None:
                 heard.watermark = self._end_of_results(row.partition)
-            if len(work.entries) >= limit or (row.run_id, row.execution, row.node_id) in alive:
+            if len(work.entries) >= limit or Fence(row.run_id, row.execution, row.node_id, row.generation) in alive:
                 continue
             if not self._read_up_to(owned[row.partition], heard.watermark):
                 continue
@@ -134,7 +135,7 @@ def _without_starts(state: RunState, started: set[str]) -> RunState:
     return seen
 
 
-def _about(entry: Entry) -> tuple[str, int, str]:
+def _about(entry: Entry) -> Fence:
     """The attempt that a heartbeat or result is about."""
     assert isinstance(entry.input, Beat | AttemptFinished)
-    return (entry.run_id, entry.input.execution, entry.input.node_id)
+    return Fence(entry.run_id, entry.input.execution, entry.input.node_id, entry.input.generation)

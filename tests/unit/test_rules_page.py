@@ -1,4 +1,4 @@
-"""docs/rules.md names a place and an attack for every rule, and each of them exists."""
+"""docs/rules.md names a place and an attack for every rule, docs/proof.md a test for every known fault; each exists."""
 
 from __future__ import annotations
 
@@ -21,3 +21,15 @@ def test_every_rule_has_its_line() -> None:
     lines = {line.split("|")[1].split()[0]: line for line in PAGE.splitlines() if line.startswith("| R")}
     assert set(lines) == set(rules)
     assert all(line.count("`tests/") >= 1 for line in lines.values())
+
+
+def test_every_known_fault_has_its_test() -> None:
+    page = (ROOT / "docs" / "proof.md").read_text().partition("## Faults known from other engines")[2]
+    rows = [line for line in page.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) >= 14
+    places = {"I": ROOT / "tests" / "integration" / "coordinator", "U": ROOT / "tests" / "unit" / "engine"}
+    for row in rows:
+        named = re.findall(r"([IU]) `(test_\w+\.py)::(test_\w+)`", row)
+        assert named, row
+        for place, file, test in named:
+            assert f"def {test}(" in (places[place] / file).read_text(), (file, test)

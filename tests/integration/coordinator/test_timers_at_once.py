@@ -50,7 +50,7 @@ def test_an_owner_is_killed_with_many_timers_due(rig: Rig) -> None:
     """R5, R6: each fires once, none early, and chains that begin in the midst of it are done before it is over."""
     rig.worker()
     child = rig.child(instance="one")
-    at = ahead(rig, 6 + MANY / 500)
+    at = ahead(rig, 5 + MANY / 800)
     start_all(rig, at)
     until(lambda: dozers(rig, "running") == MANY, within_ms=PATIENCE_MS, what="all asleep")
     child.kill()

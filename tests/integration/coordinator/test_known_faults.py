@@ -1,0 +1,114 @@
+"""Faults that other engines are known for, where they need the real servers (the whole list: docs/proof.md)."""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+from typing import Any
+
+from rig import Rig
+from rig_worker import doubled, fence, silent
+from support import until
+
+SIGNALS = int(os.environ.get("DUCTOR_TEST_SIGNALS", "2000"))
+NAME = "coordinator-1"
+
+IDS = [
+    unicodedata.normalize("NFC", "café"),
+    unicodedata.normalize("NFD", "café"),
+    "مرحبا\u202eabc",
+    "🎉👩‍👩‍👧",
+    "a/b",
+    "a%2Fb",
+    "%",
+    "two\nlines\r\t",
+    " ",
+    "..",
+    "'; drop table eec_workflow_run; --",
+    '{}:*?\\"',
+    "x" * 512,
+]
+"""Each is a run of its own: no two are the same anywhere, however alike they look."""
+
+
+def test_ids_of_every_kind(rig: Rig) -> None:
+    """Runs of any id live, are signalled, and have idempotency keys that no other run has; bad ones harm nobody."""
+    worker = rig.worker()
+    rig.coordinator()
+    rig.send(rig.topics.run_events, "", {"type": "run.start", "workflow": "chain", "input": 1})
+    rig.send(rig.topics.run_events, "y" * 513, {"type": "run.start", "workflow": "chain", "input": 1})
+    for run_id in IDS:
+        rig.start(run_id, workflow="order", input=1)
+        rig.signal(run_id, f"for {run_id}", signal_id=run_id[:200])
+    rig.until_status("completed", *IDS)
+    for run_id in IDS:
+        assert rig.run(run_id)["result"] == [0, f"for {run_id}", 0]
+    assert {task["run_id"] for task in worker.tasks} == set(IDS)
+    assert len(worker.effects) == 2 * len(IDS)
+    assert set(worker.effects.values()) == {1}
+    until(lambda: len(rig.letters()) == 2, what="the letters of ids that are none")
+    assert {letter.reason for letter in rig.letters()} == {"bad_key"}
+    rig.check()
+
+
+def test_a_heartbeat_of_a_superseded_attempt_keeps_the_new_one_not_alive(rig: Rig) -> None:
+    """R8: the old worker goes on beating; the silence of the new one is noticed all the same."""
+    rig.coordinator()
+    worker = rig.worker(silent)
+    rig.start("r", workflow="stubborn", input=None)
+
+    def beating(task: dict[str, Any]) -> None:
+        rig.send(rig.topics.attempt_results, "r", {"type": "attempt.heartbeat", **fence(task)})
+
+    (old,) = until(lambda: list(worker.tasks), what="the first attempt")
+    beating(old)
+    new = until(lambda: worker.tasks[1:], what="the second attempt")[0]
+    assert (old["generation"], new["generation"]) == (1, 2)
+    beating(new)
+
+    def ended() -> bool:
+        beating(old)
+        return rig.run("r")["status"] == "completed"
+
+    until(ended, what="the second attempt given up")
+    assert rig.run("r")["result"] == "heartbeat_lost"
+    rig.check()
+
+
+def test_thousands_of_signals_while_a_run_continues_as_new_in_a_loop(rig: Rig) -> None:
+    """None lost, none twice, order kept, though its owner dies in the midst of it; the loop keeps going."""
+    child = rig.child("after-commit", instance=NAME)
+    rig.start("e", workflow="endless", input=[])
+    half = SIGNALS // 2
+    rig.send(rig.topics.run_events, "e", *(_word(number) for number in range(1, half)))
+    child.wait_dead()
+    rig.coordinator(instance=NAME)
+    rig.send(rig.topics.run_events, "e", *(_word(number) for number in (*range(half, SIGNALS), 0)))
+    rig.until_status("completed", "e", within_ms=30_000 + 20 * SIGNALS)
+    run = rig.run("e")
+    assert run["result"] == [*range(1, SIGNALS), 0]
+    assert run["execution"] == -(-SIGNALS // 3)
+    rig.check()
+
+
+def _word(number: int) -> dict[str, Any]:
+    return {"type": "run.signal", "run_id": "e", "name": "word", "payload": str(number), "signal_id": f"s{number}"}
+
+
+def test_a_child_that_finishes_while_its_parent_is_cancelled(rig: Rig) -> None:
+    """In one batch or not: the parent ends once, its child is what it was, and nothing is left to send."""
+    rig.worker(doubled)
+    child = rig.child("none", instance=NAME)
+    ids = [f"g{number}" for number in range(6)]
+    for run_id in ids:
+        rig.start(run_id, workflow="guardian", input="cancel")
+    rig.until_status("running", *(f"{run_id}-child" for run_id in ids))
+    child.kill()
+    for run_id in ids:  # nobody is there: the next owner finds both in one batch
+        rig.signal(f"{run_id}-child", "done", signal_id="s")
+        rig.send(rig.topics.run_events, run_id, {"type": "run.cancel", "run_id": run_id, "command_id": "c"})
+    rig.coordinator(instance=NAME)
+    rig.until_status("cancelled", *ids)
+    ended = ("completed", "cancelled")
+    until(lambda: all(rig.run(f"{run_id}-child")["status"] in ended for run_id in ids), what="all children ended")
+    rig.check()
