@@ -23,6 +23,7 @@ from ductor_stream.engine.state import (
     NodeKind,
     Record,
     RunState,
+    SignalPassedOver,
     SignalTaken,
 )
 from ductor_stream.store.rows import Beat
@@ -118,6 +119,8 @@ def _decide(views: dict[str, NodeView], decision: AnyDecision, now: int) -> None
             views[node_id].status = "dropped"
         case SignalTaken(_, str(node_id)):
             views[node_id].status = "received"
+        case SignalPassedOver(_, str(node_id)):
+            views[node_id].status = "passed over"
         case _:
             pass
 

@@ -33,6 +33,7 @@ from ductor_stream.engine.state import (
     NodeDropped,
     Patched,
     Record,
+    SignalPassedOver,
     SignalTaken,
     ViewSet,
 )
@@ -199,6 +200,8 @@ def _decision(decision: AnyDecision, history: History, execution: int) -> str:
             return f"dropped {history.name(execution, node_id)} ({node_id})"
         case SignalTaken(_, node_id):
             return f"took signal ({node_id or 'at once'})"
+        case SignalPassedOver(signal_id, _):
+            return f"passed over signal {signal_id}: its payload does not fit"
         case Patched(change):
             return f"has change {change}"
         case ViewSet():

@@ -17,6 +17,7 @@ from ductor_stream.engine.state import (
     NodeDropped,
     Parked,
     Patched,
+    SignalPassedOver,
     SignalTaken,
     ViewSet,
 )
@@ -39,7 +40,7 @@ def decide(draft: Draft, decisions: Sequence[AnyDecision]) -> None:
                 # Not there: its result came while the run was held up, and another one that came before won the race.
                 if node_id in nodes:
                     draft.drop(node_id, "no longer awaited")
-            case SignalTaken(signal_id, taken_by):
+            case SignalTaken(signal_id, taken_by) | SignalPassedOver(signal_id, taken_by):
                 draft.state.signals[:] = [s for s in draft.state.signals if s.signal_id != signal_id]
                 if taken_by is not None:
                     del nodes[taken_by]

@@ -158,6 +158,16 @@ class SignalTaken(Decision, frozen=True, tag="taken"):
     node_id: str | None
 
 
+class SignalPassedOver(Decision, frozen=True, tag="passed"):
+    """As ``SignalTaken``, but its payload did not fit the type that the code asks for: the code never saw it.
+
+    Recorded, so that a replay by code that could read it passes it over too, and does not go another way.
+    """
+
+    signal_id: str
+    node_id: str | None
+
+
 class Patched(Decision, frozen=True, tag="patched"):
     """The workflow asked for a change by its name, and has it from here on."""
 
@@ -198,7 +208,16 @@ class Cancelled(Decision, frozen=True, tag="cancelled"):
 
 
 AnyDecision = (
-    NodeCreated | NodeDropped | SignalTaken | Patched | ViewSet | ContinuedAsNew | Completed | Failed | Cancelled
+    NodeCreated
+    | NodeDropped
+    | SignalTaken
+    | SignalPassedOver
+    | Patched
+    | ViewSet
+    | ContinuedAsNew
+    | Completed
+    | Failed
+    | Cancelled
 )
 
 

@@ -41,6 +41,7 @@ from ductor_stream.engine.state import (
     Parked,
     Patched,
     SignalArrived,
+    SignalPassedOver,
     SignalTaken,
     StepDone,
     StepFailed,
@@ -280,21 +281,26 @@ class FunctionLive:
         not be able to block the run, nor the signals behind it.
         """
         while True:
-            taken = await self._next_signal(name)
+            taken, node_id = await self._next_signal(name)
+            passed_over = SignalPassedOver(taken.signal_id, node_id)
             try:
-                return values.decode(taken.payload, type, f"payload of {name}")
+                found = values.decode(taken.payload, type, f"payload of {name}")
+                if self._divergence is None or not self._divergence.next_is(len(self._decisions), passed_over):
+                    self.emit(SignalTaken(taken.signal_id, node_id))
+                    return found
+                self.emit(passed_over)  # other code did, and history went on from there
             except InvalidValue as error:
+                self.emit(passed_over)
                 if not self.replaying:
                     fields: dict[str, object] = {"signal": name, "signal_id": taken.signal_id, "problem": str(error)}
                     self.log_lines.append(("error", "signal passed over: its payload does not fit", fields))
 
-    async def _next_signal(self, name: str) -> SignalArrived:
+    async def _next_signal(self, name: str) -> tuple[SignalArrived, str | None]:
+        """With the node that it was awaited at, or None where it was there already."""
         node_id = self.loop.place()
         buffered = self._buffered.get(name)
         if buffered:
-            taken = buffered.popleft()
-            self.emit(SignalTaken(taken.signal_id, None))
-            return taken
+            return buffered.popleft(), None
         self.emit(NodeCreated(node_id, "signal", name))
         future: asyncio.Future[SignalArrived] = self.loop.create_future()
         self._waiting.setdefault(name, deque()).append((node_id, future))
@@ -303,8 +309,7 @@ class FunctionLive:
         except asyncio.CancelledError:
             self._give_back(name, node_id, future)
             raise
-        self.emit(SignalTaken(taken.signal_id, node_id))
-        return taken
+        return taken, node_id
 
     def _signal(self, signal: SignalArrived) -> None:
         waiting = self._waiting.get(signal.name)

@@ -15,6 +15,7 @@ from ductor_stream.engine.state import (
     NodeCreated,
     NodeDropped,
     Patched,
+    SignalPassedOver,
     SignalTaken,
     ViewSet,
 )
@@ -88,6 +89,8 @@ def told(decision: AnyDecision) -> str:
             return f"node {node_id} no longer awaited"
         case SignalTaken(signal_id, _):
             return f"signal {signal_id} taken"
+        case SignalPassedOver(signal_id, _):
+            return f"signal {signal_id} passed over, its payload not fitting"
         case Patched(change):
             return f"the change {change}"
         case ViewSet(view):

@@ -101,6 +101,11 @@ async def counts(run: Any, order: Any) -> Any:
     run.continue_as_new([value])
 
 
+async def counts_numbers(run: Any, order: Any) -> Any:
+    """Takes numbers only."""
+    return await run.wait_signal(signal("number", int))
+
+
 async def cleans_up(run: Any, order: Any) -> Any:
     """Ends by a cancel."""
     try:
@@ -202,6 +207,14 @@ def condemned() -> Driver:
     return driver
 
 
+def passed_over() -> Driver:
+    """A signal whose payload is not what the code asks for."""
+    driver = _driver(counts_numbers)
+    driver.hear(SignalReceived("s1", "number", b'"seven"'))
+    driver.hear(SignalReceived("s2", "number", b"7"))
+    return driver
+
+
 def cancelled() -> Driver:
     """Ended by itself after its clean-up."""
     driver = _driver(cleans_up)
@@ -229,6 +242,7 @@ HISTORIES: dict[str, Callable[[], Driver]] = {
         continued_and_retried,
         suspended_by_a_bug,
         condemned,
+        passed_over,
         cancelled,
         timed_out_and_restarted,
     )

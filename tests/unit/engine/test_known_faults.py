@@ -10,6 +10,7 @@ import pytest
 from ductor_stream.engine.actions import CommandChild, DispatchAttempt, StartChild, StopAttempt
 from ductor_stream.engine.definition import RetryPolicy, StepOptions
 from ductor_stream.engine.events import Condemned, Redeployed
+from ductor_stream.engine.state import SignalPassedOver
 from ductor_stream.engine.tick import Stamped
 from ductor_stream.errors import StepError
 from unit.engine.driver import Driver
@@ -105,8 +106,9 @@ def test_a_signal_is_consumed_once_over_suspension_and_resumption(lost: bool) ->
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_a_waiting_payload_that_other_code_cannot_read_is_read_when_it_can(lost: bool) -> None:
-    """A signal that lay waiting met a changed schema and was passed over: with the schema mended it is there again."""
+def test_a_waiting_payload_that_other_code_cannot_read_blocks_nobody_and_is_not_gone(lost: bool) -> None:
+    """A signal that lay waiting met a changed schema and was passed over: the run goes on, with the schema mended too,
+    and a reset to the wait gives the signal to code that can read it."""
 
     def asks(payload: Any) -> Any:
         async def ask(run: Any) -> Any:
@@ -127,4 +129,27 @@ def test_a_waiting_payload_that_other_code_cannot_read_is_read_when_it_can(lost:
     driver.deploy(workflow(asks(str), digest="d3"))
     driver.hear(Redeployed("d3", "1"))
     driver.send("t", "behind", "s2")
-    assert driver.result == ["x", "waiting"]
+    assert driver.result == ["x", "behind"]
+    assert SignalPassedOver("s1", None) in [d for record in driver.records for d in record.decisions or ()]
+    driver.order("reset", to_node="1")
+    driver.finish("1", "y")
+    assert driver.result == ["y", "waiting"]
+
+
+def test_a_signal_that_was_taken_and_no_longer_fits_is_told_as_what_it_is() -> None:
+    def asks(payload: Any) -> Any:
+        async def ask(run: Any) -> Any:
+            return [await run.wait_signal(signal("t", payload)), await run.step(STEPS["a"], 1)]
+
+        return ask
+
+    driver = Driver(workflow(asks(str)))
+    driver.start()
+    driver.send("t", "taken", "s1")
+    driver.deploy(workflow(asks(int), digest="d2"))
+    driver.finish("2", 1)
+    assert driver.parked[0] == "nondeterminism"
+    assert "history has signal s1 taken; this code has signal s1 passed over" in driver.parked[1]
+    driver.deploy(workflow(asks(str), digest="d3"))
+    driver.hear(Redeployed("d3", "1"))
+    assert driver.result == ["taken", 1]
