@@ -85,7 +85,9 @@ class Child:
         """Wait for a line; fails with the child's output if it ends before."""
 
         def look() -> bool:
-            assert self.said(text) or self.process.poll() is None, f"the child ended: {self.log.read_text()[-3000:]}"
+            ended = self.process.poll() is not None
+            if ended and not self.said(text):
+                raise RuntimeError(f"the child ended: {self.log.read_text()[-3000:]}")
             return self.said(text)
 
         until(look, within_ms=within_ms, what=f"{text!r} said by the child")
