@@ -11,6 +11,7 @@ from ductor_stream.cli.description import error_text, moment
 from ductor_stream.cli.verdicts import verdict_line
 from ductor_stream.engine.events import (
     AttemptFinished,
+    AttemptLost,
     AttemptTimedOut,
     ChildFinished,
     CommandReceived,
@@ -160,6 +161,8 @@ def _event_line(record: Record, history: History) -> str:
             return f"{named(report.node_id)} {report.outcome}" + (f": {told}" if told else "")
         case AttemptTimedOut() as given_up:
             return f"{named(given_up.node_id)} given up: {given_up.code}"
+        case AttemptLost() as missing:
+            return f"{named(missing.node_id)} sent again: its task was lost"
         case TimerFired() as fired:
             return f"timer of {named(fired.node_id)}"
         case SignalReceived() as signal:

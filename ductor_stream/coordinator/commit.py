@@ -291,7 +291,8 @@ class Committer:
         # What runs here has no partition; if it has to be redriven, its key is as good as any.
         count = None if here else counts.get(self._topics.tasks(queue))
         record = self._encoder.task(one.run_id, state.header.context, action, now, count)
-        prepared.batch.attempts.append(dispatched(one.run_id, action, now))
+        if not action.again:
+            prepared.batch.attempts.append(dispatched(one.run_id, action, now))
         fence = Fence(one.run_id, action.execution, node.node_id, node.generation)
         if len(record.value) > MAX_RECORD_BYTES:
             # No worker would take it: the attempt has failed, as the run hears in the next turn (protocol 12).

@@ -39,6 +39,13 @@ class CoordinatorConfig(msgspec.Struct, frozen=True):
     """How often the inbox is read without a hint, and topic ids are compared."""
     expiry_sweep_s: float = 60.0
     """How often buffered messages are looked through for expired ones."""
+    lost_after_ms: int = 60_000
+    """An attempt of which nothing was heard for so long may be lost, once its queue has passed its task (R9)."""
+    watch_s: float = 600.0
+    """How often open runs are looked through for lost attempts: at once when a task topic lost what nobody had read,
+    else every ten minutes, and more rarely, up to an hour, while nothing is found."""
+    redrives: int = 3
+    """Times that a lost task is sent again before its attempt fails, with the reason."""
     confirm_idle_s: float = 0.25
     """An idle owner records what the broker has confirmed after this time."""
     sync_row_s: float = 0.5

@@ -28,6 +28,7 @@ from ductor_stream.coordinator.takeover import TakeOver
 from ductor_stream.coordinator.ticking import Ticker
 from ductor_stream.coordinator.timers import Timers
 from ductor_stream.coordinator.undelivered import Undelivered
+from ductor_stream.coordinator.watchdog import Watchdog
 from ductor_stream.coordinator.work import Entry, Work
 from ductor_stream.errors import (
     CommitOutcomeUnknown,
@@ -91,6 +92,8 @@ class Coordinator:
         self.takeover = TakeOver(
             config, definitions, topics, ports, speech, memory, self.dispatcher, metrics, partitions
         )
+        watching = (self.dispatcher, self.undelivered)
+        self.watchdog = Watchdog(config, topics, ports[:3], beats, watching, metrics)
         self.gauges = Gauges(config, (self.log, self.clock), self.cache, metrics)
         self.readiness = Readiness(self)
         self._stopping = threading.Event()
@@ -153,6 +156,7 @@ class Coordinator:
         work = self._rest() if self._crowded() else self.intake.take(self.ownership.owned, self.ownership.next_due())
         self.undelivered.take(work, self.ownership.owned, self.dispatcher)
         self.takeover.take(work, self.ownership.owned, self.intake.limit)
+        self.watchdog.take(work, self.ownership.owned, self.intake.limit)
         self.expiry.take(work, self.ownership.owned)
         self._touch_idle(work)
         if not work.empty():

@@ -59,10 +59,10 @@ class Draft:
         if due is not None and (self.soonest is None or due < self.soonest):
             self.soonest = due
 
-    def dispatch(self, node: Node) -> None:
+    def dispatch(self, node: Node, *, again: bool = False) -> None:
         """Add or replace a step node whose attempt is to be sent after the commit."""
         self.put(node)
-        self.dispatches[self.header.execution, node.node_id] = DispatchAttempt(self.header.execution, node)
+        self.dispatches[self.header.execution, node.node_id] = DispatchAttempt(self.header.execution, node, again)
 
     def start_child(self, node: Node) -> None:
         """Start the child run of this node after the commit; the node is open unless it is detached."""

@@ -16,6 +16,8 @@ from ductor_stream.ports.log import (
     Outgoing,
     Ownership,
     Received,
+    TaskPlace,
+    TaskStand,
     Undeliverable,
 )
 from ductor_stream.ports.process import Clock, LocalWorkers
@@ -62,8 +64,10 @@ __all__ = [
     "Taken",
     "TaskLog",
     "TaskOwnership",
+    "TaskPlace",
     "TaskPosition",
     "TaskRecord",
     "TaskSource",
+    "TaskStand",
     "Undeliverable",
 ]

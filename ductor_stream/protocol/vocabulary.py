@@ -29,6 +29,7 @@ ERROR_CODES: Final[frozenset[str]] = frozenset(
         "timeout_schedule_to_close",
         "heartbeat_lost",
         "worker_lost",
+        "dispatch_lost",
         "cancelled",
         "output_too_large",
         "output_not_encodable",

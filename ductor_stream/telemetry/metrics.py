@@ -76,6 +76,13 @@ class Metrics:
     redrives = Single(
         Counter, "coordinator", "ductor_redrives", "Records dispatched again that a crash may have swallowed (R5)."
     )
+    lost_dispatches = Family(
+        Counter,
+        "coordinator",
+        "ductor_lost_dispatches",
+        "Attempts whose task is gone though nobody began it (R9), by what is done: redriven or given_up.",
+        labels=("stage",),
+    )
     unconfirmed_batches = Single(
         Gauge, "coordinator", "ductor_unconfirmed_batches", "Committed batches the broker has not fully acknowledged."
     )

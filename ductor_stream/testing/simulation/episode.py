@@ -95,7 +95,7 @@ class Episode:
         for checker in self.checkers:
             checker.landed(topic, partition, record)
         if self.broker.names.queue_of(topic.name) is not None:
-            self.fleet.took(topic, record)
+            self.fleet.took(topic, partition, record)
 
     def _handed(self, records: Sequence[Outgoing]) -> None:
         for checker in self.checkers:
@@ -288,6 +288,8 @@ class Episode:
             self._rebalance()
         if world.chance("recreate"):
             self._recreate()
+        if world.chance("cut"):
+            self._cut()
 
     def _rebalance(self) -> None:
         """A process is told to end, or is too slow for its session; another one comes in its place."""
@@ -315,6 +317,13 @@ class Episode:
         self.world.note("world", f"{name} is created anew")
         self.recreated.add(self.broker.topics[name].id)
         self.broker.create(name, len(self.broker.topics[name].partitions))
+
+    def _cut(self) -> None:
+        """Retention is short: what stands in a task topic is gone, whether somebody has read it or not."""
+        name = self.broker.names.tasks(self.world.rng.choice(programs.QUEUES))
+        stored = self.world.rng.choice(self.broker.topics[name].partitions)
+        self.world.note("world", f"{name} is cut at {stored.end}")
+        stored.trim(stored.end)
 
     def _buried(self, process: Process) -> None:
         """Its session ends later, and what it had produced may be on its way, or not."""

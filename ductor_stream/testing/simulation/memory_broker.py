@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ductor_stream.engine.ids import partition_of
-from ductor_stream.ports import INBOUND, Outgoing
+from ductor_stream.ports import INBOUND, UNREAD, Outgoing
 from ductor_stream.protocol.topics import Topics
 
 if TYPE_CHECKING:
@@ -32,12 +32,19 @@ class Stored:
 
     def __init__(self) -> None:
         self.start = 0
+        self.open: set[int] = set()
+        """Records that a reader has taken and not yet done, where somebody keeps account of it."""
         self.records: list[Kept] = []
 
     @property
     def end(self) -> int:
         """The offset of the next record."""
         return self.start + len(self.records)
+
+    @property
+    def committed(self) -> int:
+        """What the readers' group has committed: everything before it is done."""
+        return min(self.open, default=self.end) if self.records or self.start else UNREAD
 
     def trim(self, start: int) -> None:
         """Retention: what is before this offset is gone."""

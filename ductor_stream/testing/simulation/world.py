@@ -38,6 +38,7 @@ class Faults(msgspec.Struct):
     outage: float = 0.0
     rebalance: float = 0.0
     recreate: float = 0.0
+    cut: float = 0.0
 
     @staticmethod
     def drawn(rng: Random) -> Faults:
@@ -45,7 +46,7 @@ class Faults(msgspec.Struct):
         most = {
             "crash": 0.004, "pause": 0.02, "expel": 0.3, "store_away": 0.004, "log_away": 0.003, "unknown": 0.05,
             "refused": 0.02, "conflict": 0.03, "undelivered": 0.08, "duplicate": 0.2, "worker": 0.3, "elsewhere": 0.3,
-            "outage": 0.002, "rebalance": 0.006, "recreate": 0.0015,
+            "outage": 0.002, "rebalance": 0.006, "recreate": 0.0015, "cut": 0.002,
         }  # fmt: skip
         return Faults(**{name: rate * rng.choice([0.0, 0.3, 1.0, 1.0]) for name, rate in most.items()})
 
