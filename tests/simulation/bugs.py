@@ -21,6 +21,7 @@ from ductor_stream.coordinator import (
     service,
     suspects,
     takeover,
+    watchdog,
 )
 from ductor_stream.coordinator.cache import RunCache
 from ductor_stream.coordinator.ticking import Ticker
@@ -265,3 +266,8 @@ def deaths_forgiven_only_while_somebody_is_noted(original: Any) -> Any:
             original(self, run_ids, owned)
 
     return changed
+
+
+@_bug(watchdog.Watchdog, "take")
+def watchdog_asleep(original: Any) -> Any:
+    return lambda self, work, owned, limit: None

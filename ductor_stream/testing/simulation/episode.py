@@ -289,7 +289,7 @@ class Episode:
         if world.chance("recreate"):
             self._recreate()
         if world.chance("cut"):
-            self._cut()
+            world.note("world", self.broker.cut(rng.choice(programs.QUEUES), rng))
 
     def _rebalance(self) -> None:
         """A process is told to end, or is too slow for its session; another one comes in its place."""
@@ -317,13 +317,6 @@ class Episode:
         self.world.note("world", f"{name} is created anew")
         self.recreated.add(self.broker.topics[name].id)
         self.broker.create(name, len(self.broker.topics[name].partitions))
-
-    def _cut(self) -> None:
-        """Retention is short: what stands in a task topic is gone, whether somebody has read it or not."""
-        name = self.broker.names.tasks(self.world.rng.choice(programs.QUEUES))
-        stored = self.world.rng.choice(self.broker.topics[name].partitions)
-        self.world.note("world", f"{name} is cut at {stored.end}")
-        stored.trim(stored.end)
 
     def _buried(self, process: Process) -> None:
         """Its session ends later, and what it had produced may be on its way, or not."""

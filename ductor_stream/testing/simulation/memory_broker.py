@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from random import Random
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -106,6 +107,13 @@ class Broker:
         stored.records.append(record)
         self.landed(topic, partition, record)
         return record
+
+    def cut(self, queue: str, rng: Random) -> str:
+        """Retention is short: what stands in a partition of that queue is gone, read or not. Returns what was done."""
+        name = self.names.tasks(queue)
+        stored = rng.choice(self.topics[name].partitions)
+        stored.trim(stored.end)
+        return f"{name} is cut at {stored.end}"
 
     def refusal(self, record: Outgoing) -> tuple[str, bool] | None:
         """Why the broker does not take a record, and whether that is for ever."""
