@@ -37,6 +37,7 @@ from ductor_stream.engine.state import (
     SignalTaken,
     ViewSet,
 )
+from ductor_stream.ports import Folded
 
 _TIMES = frozenset({"now", "due_at"})
 _REQUESTS = (CommandReceived, SignalReceived, RunStarted)
@@ -133,6 +134,28 @@ class History:
                     "event": _event_line(record, self),
                     "then": _then_line(record, self),
                 }
+
+
+def folded_value(folded: Folded) -> dict[str, Any]:
+    """The part of a history that was folded: what is known of it."""
+    return {
+        "folded": {
+            "record_versions": [1, folded.upto],
+            "executions": [1, folded.execution],
+            "first_at": moment(folded.first_at),
+            "last_at": moment(folded.last_at),
+            "events": folded.counts,
+        }
+    }
+
+
+def folded_line(folded: Folded) -> str:
+    """The same as a sentence above the table."""
+    counts = ", ".join(f"{count:,} {kind}" for kind, count in sorted(folded.counts.items(), key=lambda one: -one[1]))
+    return (
+        f"versions 1 to {folded.upto:,} (executions 1 to {folded.execution:,}, from {moment(folded.first_at)} to "
+        f"{moment(folded.last_at)}) are folded: {sum(folded.counts.values()):,} events, {counts}"
+    )
 
 
 def history_values(run_id: str, entries: Sequence[Entry]) -> list[dict[str, Any]]:

@@ -26,6 +26,7 @@ from ductor_stream.engine.actions import (
     TellParent,
 )
 from ductor_stream.engine.ids import Fence
+from ductor_stream.engine.planners import LogLine
 from ductor_stream.engine.state import Node, RunState, encode_header, encode_records, goes_on
 from ductor_stream.engine.tick import wake_at
 from ductor_stream.errors import PoisonedRun, TransientError
@@ -63,7 +64,10 @@ class Prepared(msgspec.Struct):
     discharged: list[Fence] = []
     heard: list[Heard] = []
     ended: list[tuple[str, int, str]] = []
-    lifecycles: list[EmitLifecycle] = []
+    lifecycles: list[tuple[str, str, EmitLifecycle]] = []
+    """(run id, workflow, event) of what is published."""
+    lines: dict[str, list[LogLine]] = {}
+    """Run id -> what its code has logged."""
     events: int = 0
 
 
@@ -219,6 +223,8 @@ class Committer:
             )
         )
         self._count(prepared, one, before.state, state)
+        if tick.lines:
+            prepared.lines[one.run_id] = tick.lines
         live = None if state.closed else tick.live
         prepared.kept[one.run_id] = Cached(version, state, live, one.partition, (), journal_from, wake)
 
@@ -269,7 +275,7 @@ class Committer:
                 version = one.before.record_version + 1
                 record = self._encoder.lifecycle(one.run_id, header.workflow, header.version, action, version)
                 prepared.records.setdefault(one.partition, []).append(record)
-                prepared.lifecycles.append(action)
+                prepared.lifecycles.append((one.run_id, header.workflow, action))
             case RecordLate(report):
                 self._metrics.late_results.inc()
                 if one.before.record_version:

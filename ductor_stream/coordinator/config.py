@@ -30,6 +30,8 @@ class CoordinatorConfig(msgspec.Struct, frozen=True):
     """Buffered messages per run that does not exist yet; more are dead-lettered."""
     history_limit: int = 200_000
     """Events in one execution from which a run is failed, visibly: rebuilding it would hold its partition up (R10)."""
+    history_kept: int = 10_000
+    """Transitions of executions that are over which a run keeps in full; older ones are folded into a summary (R10)."""
     cached_runs: int = 12_000
     """Runs kept in memory, least recently used out first: at 5 to 9 KB a run with its coroutine and loop, some 100 MB.
     One that was let go is read again and replayed when something happens to it."""

@@ -51,6 +51,10 @@ class Metrics:
         Counter, "coordinator", "ductor_runs_loaded", "Runs read from Postgres and rebuilt, since they were not cached."
     )
 
+    transitions_folded = Single(
+        Counter, "coordinator", "ductor_transitions_folded", "Old transitions folded into their run's summary (R10)."
+    )
+
     # -- coordinator: the loop --
     events = Family(
         Counter, "coordinator", "ductor_events", "Records taken from the inbound topics.", labels=("topic",)

@@ -18,6 +18,7 @@ from ductor_stream.engine import values
 from ductor_stream.engine.definition import ChildOptions, StepDefinition, WorkflowDefinition
 from ductor_stream.engine.events import Failure
 from ductor_stream.engine.ids import MAX_RUN_ID_BYTES, checked
+from ductor_stream.engine.planners import LogLine
 from ductor_stream.engine.planners.loop import LoopDropped, LoopOverrun, WorkflowLoop, WorkflowTask
 from ductor_stream.engine.planners.outcome import child_error, ending, first_line, step_error, where
 from ductor_stream.engine.planners.replay import Divergence
@@ -58,7 +59,7 @@ class FunctionLive:
             header.run_id, header.origin or header.execution, header.workflow, header.version, header.started_at
         )
         self.loop = WorkflowLoop(now=header.started_at / 1000, timers=self)
-        self.log_lines: list[tuple[str, str, dict[str, object]]] = []
+        self.log_lines: list[LogLine] = []
         self._input = header.input
         self._root: WorkflowTask[Any] | None = None
         self._cancel_heard = False
@@ -104,7 +105,7 @@ class FunctionLive:
     def abandon(self) -> None:
         self.loop.abandon()
 
-    def lines(self) -> list[tuple[str, str, dict[str, object]]]:
+    def lines(self) -> list[LogLine]:
         written, self.log_lines = self.log_lines, []
         return written
 

@@ -393,4 +393,5 @@ def _config(world: World) -> CoordinatorConfig:
         confirm_idle_s=rng.choice([0.05, 0.25]),
         conflict_backoff_ms=rng.choice([2, 20]),
         conflict_tries=rng.choice([0, 3]),
+        history_kept=rng.choice([0, 4, 10_000]),
     )
