@@ -133,6 +133,8 @@ class Committer:
             self._open(prepared, row, None)
         for partition, records in work.outgoing.items():
             prepared.records.setdefault(partition, []).extend(records)
+        for partition, run_id, told in work.orphaned:
+            self._send(prepared, partition, run_id, told)
         for one in ticked:
             try:
                 self._run(prepared, one, owned[one.partition], counts, now)
@@ -266,10 +268,7 @@ class Committer:
                 self._end(prepared, one, execution, node)
                 prepared.records.setdefault(one.partition, []).append(self._encoder.stop(one.run_id, action))
             case StartChild() | CommandChild() | TellParent():
-                other, row = row_for(one.run_id, action, self._partitions)
-                prepared.batch.inbox.append(row)
-                hint = msgspec.structs.replace(self._encoder.wakeup(other), partition=row.partition)
-                prepared.records.setdefault(one.partition, []).append(hint)
+                self._send(prepared, one.partition, one.run_id, action)
             case EmitLifecycle():
                 header = state.header
                 version = one.before.record_version + 1
@@ -280,6 +279,15 @@ class Committer:
                 self._metrics.late_results.inc()
                 if one.before.record_version:
                     prepared.batch.attempts.append(late(one.run_id, report, now))
+
+    def _send(
+        self, prepared: Prepared, partition: int, run_id: str, action: StartChild | CommandChild | TellParent
+    ) -> None:
+        """What one run has for another: a row in its home, and a hint (protocol 8)."""
+        other, row = row_for(run_id, action, self._partitions)
+        prepared.batch.inbox.append(row)
+        hint = msgspec.structs.replace(self._encoder.wakeup(other), partition=row.partition)
+        prepared.records.setdefault(partition, []).append(hint)
 
     def _dispatch(
         self,

@@ -28,6 +28,11 @@ class CoordinatorConfig(msgspec.Struct, frozen=True):
     """How long a signal or command waits for its run (24 h), then it is dead-lettered."""
     buffered_limit: int = 10_000
     """Buffered messages per run that does not exist yet; more are dead-lettered."""
+    signals_limit: int = 20_000
+    """Signals that a run may have before it and not yet taken; more are dead-lettered: they move along when it continues
+    as new, and are in the memory of every owner."""
+    signals_bytes: int = 32_000_000
+    """Bytes of their payloads, likewise."""
     history_limit: int = 200_000
     """Events in one execution from which a run is failed, visibly: rebuilding it would hold its partition up (R10)."""
     history_kept: int = 10_000

@@ -66,16 +66,20 @@ class Conflict:
         for entry, error in self._letters:
             if entry.received is not None:
                 self._rules.letters.add(work, entry.partition, entry.received, error)
+            work.orphan(entry, error)
         if self._tries <= self._rules.config.conflict_tries:
             return work, self._entries
         return work, self._without_losers(work)
 
-    def lost(self, run_ids: frozenset[str]) -> None:
+    def lost(self, conflict: RecordVersionConflict) -> None:
         """These runs lost their version check. Waits a little before the next try."""
-        self._count()
-        self._losers |= run_ids
-        _log.warning("record_version moved under us", run_ids=sorted(run_ids)[:5], tries=self._tries)
         config = self._rules.config
+        if conflict.locked:
+            # The neighbours have waited long enough for these rows: next they go on without them.
+            self._tries = max(self._tries, config.conflict_tries)
+        self._count()
+        self._losers |= conflict.run_ids
+        _log.warning(str(conflict), run_ids=sorted(conflict.run_ids)[:5], tries=self._tries)
         if self._tries <= config.conflict_tries:
             wait_ms = config.conflict_backoff_ms * 2 ** (self._tries - 1) * (1 + self._rules.jitter())
             self._rules.clock.sleep(wait_ms / 1000)

@@ -178,7 +178,7 @@ class Coordinator:
             except RecordVersionConflict as lost:
                 self.metrics.conflicts.inc(len(lost.run_ids))
                 self.forget(prepared)
-                conflict.lost(lost.run_ids)
+                conflict.lost(lost)
             except PoisonedRun as poisoned:
                 self.forget(prepared)
                 conflict.poisoned(poisoned)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from ductor_stream.coordinator.backlog import Backlog
 from ductor_stream.coordinator.cache import Cached, RunCache
 from ductor_stream.coordinator.config import CoordinatorConfig
 from ductor_stream.coordinator.definitions import Definitions
@@ -92,10 +93,11 @@ class Ticker:
         return ticked
 
     def _set_aside(self, work: Work, ticked: Ticked, error: Exception) -> Ticked:
+        problem = DataError("tick_failed", f"{type(error).__name__}: {error}")
         for entry in ticked.entries:
             if entry.received is not None:
-                problem = DataError("tick_failed", f"{type(error).__name__}: {error}")
                 self._letters.add(work, ticked.partition, entry.received, problem)
+            work.orphan(entry, problem)
         state = ticked.before.state
         if state is not None and not state.closed:
             # Its input is lost to it: an explained failure, not silence (R9).
@@ -115,6 +117,7 @@ class Ticker:
         stamped: list[Stamped] = []
         before, now = ticked.before, self._clock.now()
         exists = before.state is not None
+        backlog: Backlog | None = None
         for entry in ticked.entries:
             event = entry.input
             if isinstance(event, Beat):
@@ -127,6 +130,12 @@ class Ticker:
                 event = self._pinned(event)
             elif isinstance(event, AttemptFinished | AttemptTimedOut) and event.details is None:
                 event = self._with_details(ticked.run_id, event)
+            elif isinstance(event, SignalReceived) and entry.received is not None:
+                backlog = backlog or Backlog(self._config, ticked.run_id, before.state)
+                problem = backlog.refusal(event)
+                if problem is not None:
+                    self._letters.add(work, ticked.partition, entry.received, problem)
+                    continue
             stamped.append(Stamped(now, event))
             self._remember(ticked, entry, event)
             if not exists:

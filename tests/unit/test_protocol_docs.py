@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from wire_cases import TOPICS
 
+from ductor_stream.coordinator.config import CoordinatorConfig
 from ductor_stream.ports import INBOUND, Received
 from ductor_stream.protocol import avro, limits
 from ductor_stream.protocol.inbound import ForRun, InboundDecoder
@@ -112,6 +113,8 @@ def test_the_limits_are_those_of_the_code() -> None:
         limits.MAX_TASK_NESTING,
         limits.MAX_CONTEXT_HEADERS,
         limits.MAX_CONTEXT_BYTES,
+        CoordinatorConfig().signals_limit,
+        CoordinatorConfig().signals_bytes,
     ]
     assert stated == {f"{number:,}" for number in numbers}
     for number in (limits.MAX_MESSAGE, limits.MAX_STACK, limits.MAX_REASON, limits.MAX_WORKER):

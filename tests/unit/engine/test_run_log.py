@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -51,3 +52,39 @@ def test_a_replay_is_silent_and_so_is_what_is_dropped() -> None:
     terminated = driver.order("terminate")
     assert terminated.lines == []
     assert [action.type for action in terminated.actions if isinstance(action, EmitLifecycle)] == ["run.terminated"]
+
+
+def test_a_task_that_failed_and_nobody_looked_is_told_when_the_run_ends() -> None:
+    """As asyncio would, but at a moment that is the same for everybody."""
+
+    async def forgets(run: Any) -> Any:
+        async def fails() -> None:
+            raise ValueError("unseen")
+
+        task = asyncio.create_task(fails(), name="forgotten")
+        await run.step(ONE)
+        return task.done()
+
+    driver = Driver(workflow(forgets))
+    driver.start()
+    done = driver.finish("2", 1)
+    assert driver.result is True
+    [(level, message, fields)] = done.lines
+    assert (level, message) == ("error", "a task failed and nobody looked")
+    assert fields == {"task": "forgotten", "error": "ValueError: unseen"}
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_what_would_end_the_process_is_a_bug_of_the_run(kind: type[BaseException]) -> None:
+    """R11: it must not take its owner along."""
+
+    async def quits(run: Any) -> Any:
+        await run.step(ONE)
+        raise kind("enough")
+
+    driver = Driver(workflow(quits))
+    driver.start()
+    driver.finish("1", 1)
+    code, message = driver.parked
+    assert code == "bug"
+    assert f"{kind.__name__}: enough" in message
