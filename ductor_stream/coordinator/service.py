@@ -189,6 +189,7 @@ class Coordinator:
                 self.committed(attempt, prepared, now)
                 self.dispatch(prepared)
                 self.takeover.again(conflict.put_off)
+                self.conflicts.landed(prepared.kept)
                 # Last, since it writes: what has landed is dispatched, and used the slots that it had reserved.
                 self.suspects.survived([run.run_id for run in prepared.batch.runs], self.ownership.owned)
                 return
