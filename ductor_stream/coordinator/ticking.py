@@ -232,14 +232,14 @@ class Ticker:
 def requeued(entry: Entry, about: str, not_before: int | None, tries: int) -> InboxRow:
     """The entry as an inbox row of its own partition: durable, to be applied later."""
     if entry.inbox_body is not None:
-        source = f"engine/{_digest(entry.inbox_body)}/{about}/{tries}"
+        source = f"engine/{_digest(entry.inbox_body)}/{about}"
         return InboxRow(entry.partition, source, "engine", entry.inbox_body, not_before, tries)
     assert entry.received is not None
     received = entry.received
     body = encode_received(received)
     offset = str(received.offset) if received.offset >= 0 else _digest(body)
     # The topic's id comes first: ids that the record lacks are made of it when it is read again.
-    source = f"{entry.topic_id or received.topic}/{received.partition}/{offset}/{about}/{tries}"
+    source = f"{entry.topic_id or received.topic}/{received.partition}/{offset}/{about}"
     return InboxRow(entry.partition, source, "event", body, not_before, tries)
 
 
