@@ -156,9 +156,12 @@ class RecordVersionConflict(ConflictError):
 
     code = "record_version_conflict"
 
-    def __init__(self, run_ids: frozenset[str]) -> None:
-        super().__init__(f"record_version moved under {len(run_ids)} run(s): {', '.join(sorted(run_ids)[:3])}")
+    def __init__(self, run_ids: frozenset[str], *, locked: bool = False) -> None:
+        what = "rows are kept locked of" if locked else "record_version moved under"
+        super().__init__(f"{what} {len(run_ids)} run(s): {', '.join(sorted(run_ids)[:3])}")
         self.run_ids = run_ids
+        self.locked = locked
+        """Their rows are in another session's hands: it was waited for, and to try again at once would only wait again."""
 
 
 class OwnershipLost(ConflictError):

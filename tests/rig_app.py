@@ -107,6 +107,14 @@ def make_app(namespace: str) -> App:
         return await run.child(words, 1, run_id=f"{run.info.run_id}-child", parent_close=policy)
 
     @app.workflow
+    async def laps(run: Run, left: int) -> int:
+        """So many executions, one step in each."""
+        await run.step(double, left)
+        if left > 1:
+            run.continue_as_new(left - 1)
+        return left
+
+    @app.workflow
     async def endless(run: Run, heard: list[int]) -> list[int]:
         """Continues as new after each few words; the word 0 ends it."""
         for _ in range(3):

@@ -12,7 +12,9 @@ _CHECKS = {
         select r.run_id from runs r left join lateral (
             select count(*) n, min(record_version) lo, max(record_version) hi from eec_workflow_transition t
              where t.ns = r.ns and t.run_id = r.run_id) t on true
-         where (t.n, t.lo, t.hi) is distinct from (r.record_version, 1::bigint, r.record_version)""",
+          left join eec_workflow_summary s on s.ns = r.ns and s.run_id = r.run_id
+         where (t.n + coalesce(s.upto, 0), t.lo, t.hi)
+               is distinct from (r.record_version, coalesce(s.upto, 0) + 1, r.record_version)""",
     "R3: two transitions of a run from one commit, or one of an older epoch after a newer": """
         select distinct run_id from (
             select t.run_id, lag(t.txid) over w as tx, t.txid, lag(t.epoch) over w as ep, t.epoch

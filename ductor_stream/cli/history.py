@@ -11,6 +11,7 @@ from ductor_stream.cli.description import error_text, moment
 from ductor_stream.cli.verdicts import verdict_line
 from ductor_stream.engine.events import (
     AttemptFinished,
+    AttemptLost,
     AttemptTimedOut,
     ChildFinished,
     CommandReceived,
@@ -37,6 +38,7 @@ from ductor_stream.engine.state import (
     SignalTaken,
     ViewSet,
 )
+from ductor_stream.ports import Folded
 
 _TIMES = frozenset({"now", "due_at"})
 _REQUESTS = (CommandReceived, SignalReceived, RunStarted)
@@ -135,6 +137,28 @@ class History:
                 }
 
 
+def folded_value(folded: Folded) -> dict[str, Any]:
+    """The part of a history that was folded: what is known of it."""
+    return {
+        "folded": {
+            "record_versions": [1, folded.upto],
+            "executions": [1, folded.execution],
+            "first_at": moment(folded.first_at),
+            "last_at": moment(folded.last_at),
+            "events": folded.counts,
+        }
+    }
+
+
+def folded_line(folded: Folded) -> str:
+    """The same as a sentence above the table."""
+    counts = ", ".join(f"{count:,} {kind}" for kind, count in sorted(folded.counts.items(), key=lambda one: -one[1]))
+    return (
+        f"versions 1 to {folded.upto:,} (executions 1 to {folded.execution:,}, from {moment(folded.first_at)} to "
+        f"{moment(folded.last_at)}) are folded: {sum(folded.counts.values()):,} events, {counts}"
+    )
+
+
 def history_values(run_id: str, entries: Sequence[Entry]) -> list[dict[str, Any]]:
     """A whole history as values; entries are (record_version, records of that commit)."""
     history = History(run_id)
@@ -161,6 +185,8 @@ def _event_line(record: Record, history: History) -> str:
             return f"{named(report.node_id)} {report.outcome}" + (f": {told}" if told else "")
         case AttemptTimedOut() as given_up:
             return f"{named(given_up.node_id)} given up: {given_up.code}"
+        case AttemptLost() as missing:
+            return f"{named(missing.node_id)} sent again: its task was lost"
         case TimerFired() as fired:
             return f"timer of {named(fired.node_id)}"
         case SignalReceived() as signal:

@@ -12,7 +12,7 @@ import click
 from ductor_stream.cli.connection import connection_options, settings_for
 from ductor_stream.cli.error_places import error_fields, last_places, node_row
 from ductor_stream.cli.failures import FAILED, OK, end
-from ductor_stream.cli.history import Entry, History, history_rows, history_values
+from ductor_stream.cli.history import Entry, History, folded_line, folded_value, history_rows, history_values
 from ductor_stream.cli.output import answer, print_fields, print_json, print_table
 from ductor_stream.cli.reading import get_run, listed, open_reader, shown, whole_history
 from ductor_stream.cli.verdicts import explained_lines
@@ -74,14 +74,21 @@ def _show_run(run: dict[str, Any]) -> None:
 @click.argument("run_id")
 @connection_options
 def history(run_id: str, as_json: bool, **given: Any) -> None:
-    """Every event of a run, and what the workflow decided on it."""
+    """Every event of a run, and what the workflow decided on it.
+
+    Of executions that are long over only a summary is kept: it comes first.
+    """
     with open_reader(settings_for(**given)) as reader:
         get_run(reader, run_id)
-        entries = _entries(whole_history(reader, run_id))
+        found = whole_history(reader, run_id)
+        folded = reader.folded(run_id)  # asked last: what was folded in between is in both, and told once
+    entries = _entries([entry for entry in found if folded is None or entry.record_version > folded.upto])
     if as_json:
-        print_json(history_values(run_id, entries))
-    else:
-        print_table(("version", "seq", "at", "event", "then"), history_rows(run_id, entries))
+        print_json([*([folded_value(folded)] if folded is not None else []), *history_values(run_id, entries)])
+        return
+    if folded is not None:
+        click.echo(folded_line(folded))
+    print_table(("version", "seq", "at", "event", "then"), history_rows(run_id, entries))
 
 
 @runs.command()

@@ -26,6 +26,7 @@ from ductor_stream.engine.actions import (
     TellParent,
 )
 from ductor_stream.engine.ids import Fence
+from ductor_stream.engine.planners import LogLine
 from ductor_stream.engine.state import Node, RunState, encode_header, encode_records, goes_on
 from ductor_stream.engine.tick import wake_at
 from ductor_stream.errors import PoisonedRun, TransientError
@@ -63,7 +64,10 @@ class Prepared(msgspec.Struct):
     discharged: list[Fence] = []
     heard: list[Heard] = []
     ended: list[tuple[str, int, str]] = []
-    lifecycles: list[EmitLifecycle] = []
+    lifecycles: list[tuple[str, str, EmitLifecycle]] = []
+    """(run id, workflow, event) of what is published."""
+    lines: dict[str, list[LogLine]] = {}
+    """Run id -> what its code has logged."""
     events: int = 0
 
 
@@ -129,6 +133,8 @@ class Committer:
             self._open(prepared, row, None)
         for partition, records in work.outgoing.items():
             prepared.records.setdefault(partition, []).extend(records)
+        for partition, run_id, told in work.orphaned:
+            self._send(prepared, partition, run_id, told)
         for one in ticked:
             try:
                 self._run(prepared, one, owned[one.partition], counts, now)
@@ -219,6 +225,8 @@ class Committer:
             )
         )
         self._count(prepared, one, before.state, state)
+        if tick.lines:
+            prepared.lines[one.run_id] = tick.lines
         live = None if state.closed else tick.live
         prepared.kept[one.run_id] = Cached(version, state, live, one.partition, (), journal_from, wake)
 
@@ -260,20 +268,26 @@ class Committer:
                 self._end(prepared, one, execution, node)
                 prepared.records.setdefault(one.partition, []).append(self._encoder.stop(one.run_id, action))
             case StartChild() | CommandChild() | TellParent():
-                other, row = row_for(one.run_id, action, self._partitions)
-                prepared.batch.inbox.append(row)
-                hint = msgspec.structs.replace(self._encoder.wakeup(other), partition=row.partition)
-                prepared.records.setdefault(one.partition, []).append(hint)
+                self._send(prepared, one.partition, one.run_id, action)
             case EmitLifecycle():
                 header = state.header
                 version = one.before.record_version + 1
                 record = self._encoder.lifecycle(one.run_id, header.workflow, header.version, action, version)
                 prepared.records.setdefault(one.partition, []).append(record)
-                prepared.lifecycles.append(action)
+                prepared.lifecycles.append((one.run_id, header.workflow, action))
             case RecordLate(report):
                 self._metrics.late_results.inc()
                 if one.before.record_version:
                     prepared.batch.attempts.append(late(one.run_id, report, now))
+
+    def _send(
+        self, prepared: Prepared, partition: int, run_id: str, action: StartChild | CommandChild | TellParent
+    ) -> None:
+        """What one run has for another: a row in its home, and a hint (protocol 8)."""
+        other, row = row_for(run_id, action, self._partitions)
+        prepared.batch.inbox.append(row)
+        hint = msgspec.structs.replace(self._encoder.wakeup(other), partition=row.partition)
+        prepared.records.setdefault(partition, []).append(hint)
 
     def _dispatch(
         self,
@@ -291,7 +305,8 @@ class Committer:
         # What runs here has no partition; if it has to be redriven, its key is as good as any.
         count = None if here else counts.get(self._topics.tasks(queue))
         record = self._encoder.task(one.run_id, state.header.context, action, now, count)
-        prepared.batch.attempts.append(dispatched(one.run_id, action, now))
+        if not action.again:
+            prepared.batch.attempts.append(dispatched(one.run_id, action, now))
         fence = Fence(one.run_id, action.execution, node.node_id, node.generation)
         if len(record.value) > MAX_RECORD_BYTES:
             # No worker would take it: the attempt has failed, as the run hears in the next turn (protocol 12).

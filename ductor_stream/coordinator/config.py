@@ -28,8 +28,15 @@ class CoordinatorConfig(msgspec.Struct, frozen=True):
     """How long a signal or command waits for its run (24 h), then it is dead-lettered."""
     buffered_limit: int = 10_000
     """Buffered messages per run that does not exist yet; more are dead-lettered."""
+    signals_limit: int = 20_000
+    """Signals that a run may have before it and not yet taken; more are dead-lettered: they move along when it continues
+    as new, and are in the memory of every owner."""
+    signals_bytes: int = 32_000_000
+    """Bytes of their payloads, likewise."""
     history_limit: int = 200_000
     """Events in one execution from which a run is failed, visibly: rebuilding it would hold its partition up (R10)."""
+    history_kept: int = 10_000
+    """Transitions of executions that are over which a run keeps in full; older ones are folded into a summary (R10)."""
     cached_runs: int = 12_000
     """Runs kept in memory, least recently used out first: at 5 to 9 KB a run with its coroutine and loop, some 100 MB.
     One that was let go is read again and replayed when something happens to it."""
@@ -39,6 +46,13 @@ class CoordinatorConfig(msgspec.Struct, frozen=True):
     """How often the inbox is read without a hint, and topic ids are compared."""
     expiry_sweep_s: float = 60.0
     """How often buffered messages are looked through for expired ones."""
+    lost_after_ms: int = 60_000
+    """An attempt of which nothing was heard for so long may be lost, once its queue has passed its task (R9)."""
+    watch_s: float = 600.0
+    """How often open runs are looked through for lost attempts: at once when a task topic lost what nobody had read,
+    else every ten minutes, and more rarely, up to an hour, while nothing is found."""
+    redrives: int = 3
+    """Times that a lost task is sent again before its attempt fails, with the reason."""
     confirm_idle_s: float = 0.25
     """An idle owner records what the broker has confirmed after this time."""
     sync_row_s: float = 0.5

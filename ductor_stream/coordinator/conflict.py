@@ -7,7 +7,7 @@ Once an offset is passed, its event is applied or durable elsewhere, never only 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from ductor_stream.coordinator.config import CoordinatorConfig
 from ductor_stream.coordinator.letters import DeadLetters
@@ -42,10 +42,18 @@ class Conflicts:
         self.letters, self.metrics, self.jitter = letters, metrics, jitter
         self.rows = itertools.count()
         """Tells rows apart that are written within one ms, or after the clock went back: equal ones would be one."""
+        self.rounds: dict[str, int] = {}
+        """Run id -> rounds that inputs of the owner's own have lost (timers, time-outs): no row carries their count."""
 
     def begin(self, work: Work, timers: Timers) -> Conflict:
         """A batch is about to be tried for the first time."""
         return Conflict(self, work, timers)
+
+    def landed(self, run_ids: Iterable[str]) -> None:
+        """These runs were committed: whatever they had lost before is over."""
+        if self.rounds:
+            for run_id in run_ids:
+                self.rounds.pop(run_id, None)
 
 
 class Conflict:
@@ -59,6 +67,7 @@ class Conflict:
         self._tries = 0
         self._poisoned: set[str] = set()
         self._livelocked: set[str] = set()
+        self._counted: set[str] = set()
         self.put_off: list[Entry] = []
         """Losers' inputs that came from nowhere outside: to be taken in again by a later turn."""
         self._bound = _HARD_BOUND + 2 * len({entry.run_id for entry in work.entries})
@@ -69,16 +78,20 @@ class Conflict:
         for entry, error in self._letters:
             if entry.received is not None:
                 self._rules.letters.add(work, entry.partition, entry.received, error)
+            work.orphan(entry, error)
         if self._tries <= self._rules.config.conflict_tries:
             return work, self._entries
         return work, self._without_losers(work)
 
-    def lost(self, run_ids: frozenset[str]) -> None:
+    def lost(self, conflict: RecordVersionConflict) -> None:
         """These runs lost their version check. Waits a little before the next try."""
-        self._count()
-        self._losers |= run_ids
-        _log.warning("record_version moved under us", run_ids=sorted(run_ids)[:5], tries=self._tries)
         config = self._rules.config
+        if conflict.locked:
+            # The neighbours have waited long enough for these rows: next they go on without them.
+            self._tries = max(self._tries, config.conflict_tries)
+        self._count()
+        self._losers |= conflict.run_ids
+        _log.warning(str(conflict), run_ids=sorted(conflict.run_ids)[:5], tries=self._tries)
         if self._tries <= config.conflict_tries:
             wait_ms = config.conflict_backoff_ms * 2 ** (self._tries - 1) * (1 + self._rules.jitter())
             self._rules.clock.sleep(wait_ms / 1000)
@@ -102,31 +115,42 @@ class Conflict:
 
     def _without_losers(self, work: Work) -> list[Entry]:
         """Winners go on; losers' inputs go through the inbox, in the same transaction, with the count carried along."""
-        config, rules = self._rules.config, self._rules
-        condemned = self._condemned()
+        rules, condemned = self._rules, self._condemned()
         self.put_off = []
         entries: list[Entry] = []
         for entry in self._entries:
             if entry.run_id not in self._losers:
                 entries.append(entry)
             elif entry.run_id in condemned:
-                message = f"its record_version moved under its owner {entry.tries} times"
+                message = f"its record_version moved under its owner {self._rounds(entry)} times"
                 entries.append(Entry(entry.run_id, entry.partition, Condemned("conflict_livelock", message)))
                 entries.append(entry)
             elif entry.durable:
                 # Never the name of the row that it comes from, which this very commit deletes: it would not be written.
                 about = f"conflict/{rules.clock.now()}/{entry.run_id}/{entry.tries}/{next(rules.rows)}"
                 work.inbox.append(requeued(entry, about, None, entry.tries + 1))
-            elif entry.due_at is not None:
-                self._timers.set(entry.partition, entry.run_id, rules.clock.now() + config.conflict_backoff_ms)
             else:
-                self.put_off.append(entry)
+                self._later(entry)
         return entries
+
+    def _later(self, entry: Entry) -> None:
+        """An input of the owner's own is made again: no row need carry it, so its rounds are counted here."""
+        rules = self._rules
+        if entry.run_id not in self._counted:
+            self._counted.add(entry.run_id)
+            rules.rounds[entry.run_id] = rules.rounds.get(entry.run_id, 0) + 1
+        if entry.due_at is not None:
+            self._timers.set(entry.partition, entry.run_id, rules.clock.now() + rules.config.conflict_backoff_ms)
+        else:
+            self.put_off.append(entry)
+
+    def _rounds(self, entry: Entry) -> int:
+        return max(entry.tries, self._rules.rounds.get(entry.run_id, 0))
 
     def _condemned(self) -> set[str]:
         """Runs past the bound, now locked, so that failing them cannot lose once more (protocol 18)."""
         bound = self._rules.config.conflict_bound
-        found = {e.run_id for e in self._entries if e.run_id in self._losers and e.tries >= bound}
+        found = {e.run_id for e in self._entries if e.run_id in self._losers and self._rounds(e) >= bound}
         if not found:
             return found
         try:

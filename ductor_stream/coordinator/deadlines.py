@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from ductor_stream.coordinator.cache import Cached, RunCache
-from ductor_stream.coordinator.heartbeats import Heartbeats
+from ductor_stream.coordinator.heartbeats import CHECK_AGAIN_MS, Heartbeats
 from ductor_stream.coordinator.ownership import Owned
 from ductor_stream.coordinator.timers import Timers
 from ductor_stream.coordinator.work import Entry, Work
@@ -21,9 +21,6 @@ from ductor_stream.protocol.inbound import Beat
 from ductor_stream.telemetry.metrics import Metrics
 
 RESULTS = INBOUND.index("attempt-results")
-
-_CHECK_AGAIN_MS = 50
-"""While results lie unread, look again after this time: far below any time-out, and cheap."""
 
 
 class Deadlines:
@@ -99,7 +96,7 @@ class Deadlines:
             # What was kept may have been a lower bound only: from here on it is exact again.
             cached.wake_at = wake_at(state)
             next_at = wake_at(_without_starts(state, started))
-            self._timers.set(owned.partition, run_id, None if next_at is None else max(next_at, now + _CHECK_AGAIN_MS))
+            self._timers.set(owned.partition, run_id, None if next_at is None else max(next_at, now + CHECK_AGAIN_MS))
 
     def _has_started(self, run_id: str, event: AttemptTimedOut) -> bool:
         heard = self._heartbeats.find((run_id, event.execution, event.node_id))

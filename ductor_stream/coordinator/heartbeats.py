@@ -14,7 +14,7 @@ import msgspec
 from ductor_stream.engine.definition import StepOptions
 from ductor_stream.ports import Clock, OpenAttempt
 
-_CHECK_AGAIN_MS = 50
+CHECK_AGAIN_MS = 50
 """While results lie unread, look again after this time: far below any heartbeat, and cheap."""
 
 Key = tuple[str, int, str]
@@ -101,7 +101,7 @@ class Heartbeats:
     def again(self, heard: Heard) -> None:
         """Not yet: results that lie unread might answer for it."""
         key = (heard.open.run_id, heard.open.execution, heard.open.node_id)
-        self._push(self._now() + _CHECK_AGAIN_MS, key)
+        self._push(self._now() + CHECK_AGAIN_MS, key)
 
     def _push(self, at: int, key: Key) -> None:
         """One place in the heap per attempt: a later deadline is seen when the earlier one comes up."""

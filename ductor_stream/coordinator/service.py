@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from ductor_stream.coordinator.cache import RunCache, abandon
 from ductor_stream.coordinator.commit import Committer, Prepared
+from ductor_stream.coordinator.compaction import Compaction
 from ductor_stream.coordinator.config import CoordinatorConfig
 from ductor_stream.coordinator.conflict import Conflicts
 from ductor_stream.coordinator.definitions import Definitions
@@ -25,9 +25,11 @@ from ductor_stream.coordinator.ownership import Owned, Ownership
 from ductor_stream.coordinator.readiness import Readiness
 from ductor_stream.coordinator.suspects import Suspects
 from ductor_stream.coordinator.takeover import TakeOver
+from ductor_stream.coordinator.telling import tell
 from ductor_stream.coordinator.ticking import Ticker
 from ductor_stream.coordinator.timers import Timers
 from ductor_stream.coordinator.undelivered import Undelivered
+from ductor_stream.coordinator.watchdog import Watchdog
 from ductor_stream.coordinator.work import Entry, Work
 from ductor_stream.errors import (
     CommitOutcomeUnknown,
@@ -87,10 +89,13 @@ class Coordinator:
         self.committer = Committer(config, topics, encoder, self.local, outgoing, metrics, partitions)
         self.conflicts = Conflicts(config, self.store, self.clock, letters, metrics, jitter)
         self.expiry = Expiry(config, clocked, letters)
+        self.compaction = Compaction(config, clocked, metrics)
         speech = (encoder, tasks, letters)
         self.takeover = TakeOver(
             config, definitions, topics, ports, speech, memory, self.dispatcher, metrics, partitions
         )
+        watching = (self.dispatcher, self.undelivered)
+        self.watchdog = Watchdog(config, topics, ports[:3], beats, watching, metrics)
         self.gauges = Gauges(config, (self.log, self.clock), self.cache, metrics)
         self.readiness = Readiness(self)
         self._stopping = threading.Event()
@@ -153,10 +158,13 @@ class Coordinator:
         work = self._rest() if self._crowded() else self.intake.take(self.ownership.owned, self.ownership.next_due())
         self.undelivered.take(work, self.ownership.owned, self.dispatcher)
         self.takeover.take(work, self.ownership.owned, self.intake.limit)
+        self.watchdog.take(work, self.ownership.owned, self.intake.limit)
         self.expiry.take(work, self.ownership.owned)
         self._touch_idle(work)
-        if not work.empty():
+        idle = work.empty()
+        if not idle:
             self.advance(work)
+        self.compaction.work(self.ownership.owned, idle=idle)
 
     def advance(self, work: Work) -> None:
         """Tick, commit, dispatch. Lost version checks are tried again, then go through the inbox (architecture, 6)."""
@@ -170,7 +178,7 @@ class Coordinator:
             except RecordVersionConflict as lost:
                 self.metrics.conflicts.inc(len(lost.run_ids))
                 self.forget(prepared)
-                conflict.lost(lost.run_ids)
+                conflict.lost(lost)
             except PoisonedRun as poisoned:
                 self.forget(prepared)
                 conflict.poisoned(poisoned)
@@ -181,6 +189,7 @@ class Coordinator:
                 self.committed(attempt, prepared, now)
                 self.dispatch(prepared)
                 self.takeover.again(conflict.put_off)
+                self.conflicts.landed(prepared.kept)
                 # Last, since it writes: what has landed is dispatched, and used the slots that it had reserved.
                 self.suspects.survived([run.run_id for run in prepared.batch.runs], self.ownership.owned)
                 return
@@ -222,7 +231,7 @@ class Coordinator:
         for run_id, cached in prepared.kept.items():
             self.cache.keep(run_id, cached)
             self.timers.set(cached.partition, run_id, cached.wake_at)
-            self._write_log(run_id, cached)
+        self.compaction.note(prepared.batch.runs)
         self.cache.trim()
         for key in prepared.ended:
             self.heartbeats.forget(key)
@@ -230,7 +239,7 @@ class Coordinator:
             self.heartbeats.hear(heard.open, heard.options)
         self.dispatcher.discharge(prepared.discharged)
         self.intake.hint(row.partition for row in prepared.batch.inbox if row.not_before is None)
-        self._measure(prepared)
+        tell(prepared, self.metrics)
 
     def dispatch(self, prepared: Prepared) -> None:
         """Send what is committed, and only that (R4). Acknowledgements come in later turns."""
@@ -338,34 +347,3 @@ class Coordinator:
         self.ownership.revoked(frozenset(self.ownership.owned))
         self.log.close()
         self.store.close()
-
-    def _write_log(self, run_id: str, cached: object) -> None:
-        live = getattr(cached, "live", None)
-        if live is None:
-            return
-        for level, message, fields in live.lines():
-            getattr(_log, level)(message, run_id=run_id, **fields)
-
-    def _measure(self, prepared: Prepared) -> None:
-        metrics = self.metrics
-        metrics.batch_size.observe(prepared.events)
-        for action in prepared.lifecycles:
-            kind = action.type.removeprefix("run.")
-            if kind == "started":
-                metrics.runs_started.inc()
-            elif kind == "suspended":
-                metrics.runs_suspended[action.reason.partition(":")[0]].inc()
-            elif kind == "resumed":
-                metrics.runs_resumed.inc()
-            elif kind in ("completed", "failed", "cancelled", "terminated", "timed_out"):
-                metrics.runs_closed[kind].inc()
-        for outcome, count in Counter(
-            row.outcome for row in prepared.batch.attempts if row.phase == "finished"
-        ).items():
-            metrics.attempts_finished[outcome].inc(count)
-        sent = sum(map(len, prepared.sync.values()))
-        if sent:
-            metrics.attempts_dispatched["syncmatch"].inc(sent)
-        dispatched = sum(row.phase == "dispatched" for row in prepared.batch.attempts)
-        if dispatched > sent:
-            metrics.attempts_dispatched["kafka"].inc(dispatched - sent)

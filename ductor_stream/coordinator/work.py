@@ -7,8 +7,10 @@ from collections.abc import Iterable
 import msgspec
 
 from ductor_stream.coordinator.cache import Cached
-from ductor_stream.engine.events import AnyEvent, CommandReceived
+from ductor_stream.engine.actions import TellParent
+from ductor_stream.engine.events import AnyEvent, ChildFinished, CommandReceived, Failure, RunStarted
 from ductor_stream.engine.tick import Tick
+from ductor_stream.errors import DataError
 from ductor_stream.ports import InboxRow, MessageRow, OpenAttempt, Outgoing, Received
 from ductor_stream.protocol.inbound import Beat
 
@@ -57,6 +59,8 @@ class Work(msgspec.Struct):
     """SyncMatch attempts that go on running here while their partition goes elsewhere."""
     ended: list[tuple[int, str, int, str]] = []
     """Rows of open attempts to delete: (partition, run id, execution, node id)."""
+    orphaned: list[tuple[int, str, TellParent]] = []
+    """Of child runs that could not be started: (partition, run id, what its parent is told)."""
     touched: set[int] = set()
     """Partitions that must take part in the commit for another reason (a confirmation to record)."""
 
@@ -79,7 +83,17 @@ class Work(msgspec.Struct):
             outgoing={partition: list(records) for partition, records in self.outgoing.items()},
             payloads=list(self.payloads),
             released=list(self.released),
+            orphaned=list(self.orphaned),
         )
+
+    def orphan(self, entry: Entry, error: DataError) -> None:
+        """This input is given up: if it was to start a child run, whoever awaits that must hear of it (R9)."""
+        event = entry.input
+        if isinstance(event, RunStarted) and event.parent is not None:
+            parent = event.parent
+            failure = Failure(error.reason, "ChildNotStarted", str(error), retryable=False)
+            told = ChildFinished(parent.execution, parent.node_id, entry.run_id, "refused", None, failure)
+            self.orphaned.append((entry.partition, entry.run_id, TellParent(parent, 0, told)))
 
     def drop(self, partitions: set[int]) -> list[Entry]:
         """Take out what is there for these partitions; returns the entries among it. Nothing of it was committed."""

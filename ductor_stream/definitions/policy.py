@@ -12,6 +12,7 @@ import msgspec
 
 from ductor_stream.engine.definition import RetryPolicy, StepOptions
 from ductor_stream.errors import InvalidDefinition
+from ductor_stream.protocol.limits import MAX_DURATION_MS
 from ductor_stream.protocol.topics import is_name
 
 _MS_OF = {
@@ -63,13 +64,17 @@ class Retry(msgspec.Struct, frozen=True):
 
 
 def milliseconds(duration: Any, what: str, least: int = 1) -> int:
-    """A timedelta or seconds as whole milliseconds. Raises InvalidDefinition for anything else, or below ``least``."""
+    """A timedelta or seconds as whole milliseconds. Raises InvalidDefinition for anything else, below ``least`` or over a century."""
     if isinstance(duration, timedelta):
         seconds: float = duration.total_seconds()
     elif isinstance(duration, (int, float)) and not isinstance(duration, bool) and math.isfinite(duration):
         seconds = duration
     else:
         raise InvalidDefinition(f"{what} is {duration!r}; give a timedelta or seconds")
+    if seconds * 1000 > MAX_DURATION_MS:
+        raise InvalidDefinition(
+            f"{what} is {duration!r}; the longest is a century ({MAX_DURATION_MS // 1000:,} seconds)"
+        )
     if (found := round(seconds * 1000)) < least:
         raise InvalidDefinition(f"{what} is {duration!r}; it has to be {'positive' if least else '0 or more'}")
     return found

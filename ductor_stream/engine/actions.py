@@ -25,10 +25,11 @@ LifecycleType = Literal[
 
 
 class DispatchAttempt(msgspec.Struct, frozen=True, gc=False):
-    """Send this attempt of the node to its queue, and record that it was dispatched."""
+    """Send this attempt of the node to its queue, and record that it was dispatched; ``again``: it was so before."""
 
     execution: int
     node: Node
+    again: bool = False
 
 
 class CloseAttempt(msgspec.Struct, frozen=True, gc=False):

@@ -59,10 +59,10 @@ class Draft:
         if due is not None and (self.soonest is None or due < self.soonest):
             self.soonest = due
 
-    def dispatch(self, node: Node) -> None:
+    def dispatch(self, node: Node, *, again: bool = False) -> None:
         """Add or replace a step node whose attempt is to be sent after the commit."""
         self.put(node)
-        self.dispatches[self.header.execution, node.node_id] = DispatchAttempt(self.header.execution, node)
+        self.dispatches[self.header.execution, node.node_id] = DispatchAttempt(self.header.execution, node, again)
 
     def start_child(self, node: Node) -> None:
         """Start the child run of this node after the commit; the node is open unless it is detached."""
@@ -71,8 +71,9 @@ class Draft:
         self.dispatches[self.header.execution, node.node_id] = StartChild(self.header.execution, node)
 
     def unsent(self, node: Node) -> bool:
-        """Take back what was to be sent for this node, and say whether there was anything."""
-        return self.dispatches.pop((self.header.execution, node.node_id), None) is not None
+        """Take back what was to be sent for this node, and say whether nobody has had it yet (not even lost)."""
+        taken = self.dispatches.pop((self.header.execution, node.node_id), None)
+        return taken is not None and not (isinstance(taken, DispatchAttempt) and taken.again)
 
     def stop(self, node: Node, reason: str) -> None:
         """The attempt or child run of this node, if one is out, is no longer wanted."""

@@ -126,13 +126,21 @@ class AttemptFinished(Event, frozen=True, tag="finish"):
 
 
 class AttemptTimedOut(Event, frozen=True, tag="overdue"):
-    """The owner gave an attempt up; ``code`` is one of the wire contract's time-outs, heartbeat_lost, worker_lost."""
+    """The owner gave an attempt up; ``code`` is one of the wire contract's time-outs, heartbeat_lost, worker_lost, dispatch_lost."""
 
     execution: int
     node_id: str
     generation: int
     code: str
     details: bytes | None = None
+
+
+class AttemptLost(Event, frozen=True, tag="lost"):
+    """The task of an attempt is gone, and nobody was heard to have begun it: it is to be sent again (R9)."""
+
+    execution: int
+    node_id: str
+    generation: int
 
 
 class TimerFired(Event, frozen=True, tag="timer"):
@@ -187,6 +195,7 @@ AnyEvent = (
     RunStarted
     | AttemptFinished
     | AttemptTimedOut
+    | AttemptLost
     | TimerFired
     | RunTimedOut
     | SignalReceived

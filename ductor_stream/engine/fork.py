@@ -87,7 +87,8 @@ def forked(draft: Draft, event: Forked, execution: int, now: int) -> list[Held]:
     header = draft.header
     origin = header.origin or header.execution
     if header.run_due_at is not None:
-        header.run_due_at = now + (header.run_due_at - header.started_at)
+        header.run_due_at = now + (header.run_due_at - header.began_at)
+    header.began_at = now
     header.execution, header.origin, header.status = execution, origin, "running"
     header.result = header.failure = header.parked = None
     header.cancel_requested = False
@@ -117,6 +118,8 @@ def _again(draft: Draft, node: Node, event: Forked, now: int) -> None:
                 created_at=now,
                 dispatched_at=now,
                 key_execution=key,
+                redrives=0,
+                sent_at=0,
             )
         )
     elif node.child is not None:

@@ -52,11 +52,13 @@ def replay(definition: WorkflowDefinition, run_id: str, records: Sequence[Record
 def refusals(run_id: str, records: Sequence[Record]) -> dict[tuple[int, int], str]:
     """The records of requests that were refused, by (execution, seq), each with the ``code`` of its rejection.
 
-    ``records`` is the whole history of the run. A refusal is not written down: it follows from the state.
+    ``records`` is the history of the run, as far as it is there. A refusal is not written down: it follows from the state.
     """
     found: dict[tuple[int, int], str] = {}
     for execution in dict.fromkeys(record.execution for record in records):
-        fold(run_id, lineage(records, execution), None, found)
+        own = lineage(records, execution)
+        if isinstance(own[0].event, (RunStarted, Continued)):  # else its beginning was folded into the run's summary
+            fold(run_id, own, None, found)
     return found
 
 

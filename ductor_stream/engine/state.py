@@ -33,7 +33,8 @@ class Node(msgspec.Struct, frozen=True, array_like=True, gc=False):
     Times are milliseconds since 1970 UTC. ``due_at`` is when a timer fires or a back-off ends;
     ``created_at`` is the ``now`` of the event that created the node; ``rejections`` counts workers
     that could not take it; ``details`` is what the last attempt's heartbeat said (JSON);
-    ``key_execution`` is the execution in the idempotency key, where it is not the current one (run.retry).
+    ``key_execution`` is the execution in the idempotency key, where it is not the current one (run.retry);
+    ``redrives`` counts how often this attempt was sent again since its task was lost, last at ``sent_at`` (0: never).
     """
 
     node_id: str
@@ -52,6 +53,8 @@ class Node(msgspec.Struct, frozen=True, array_like=True, gc=False):
     details: bytes | None = None
     child: ChildOptions | None = None
     key_execution: int = 0
+    redrives: int = 0
+    sent_at: int = 0
 
 
 # -- facts: what reduce tells the planner ---------------------------------------------------
@@ -254,6 +257,8 @@ class Header(msgspec.Struct, array_like=True):
     ``seq`` is the order of the last event applied in this execution, ``now`` its time,
     ``lifecycle_seq`` the last number given to a lifecycle event of this run (dense, over executions).
     ``origin`` is the execution that a retry or reset took its history from (0: none): what the run's code sees.
+    ``began_at`` is when this execution began, from which its timeout counts; ``started_at``, which the code sees too, is
+    that of the origin.
     """
 
     format: int
@@ -276,6 +281,7 @@ class Header(msgspec.Struct, array_like=True):
     parent: Parent | None = None
     view: bytes | None = None
     origin: int = 0
+    began_at: int = 0
 
 
 class RunState(msgspec.Struct):

@@ -20,7 +20,7 @@ from ductor_stream.engine.draft import Draft
 from ductor_stream.engine.due import due_events, wake_at
 from ductor_stream.engine.events import AnyEvent, CommandReceived, Continued, Forked, RunStarted
 from ductor_stream.engine.fork import fork_for, forked, lineage
-from ductor_stream.engine.planners import Live
+from ductor_stream.engine.planners import Live, LogLine
 from ductor_stream.engine.rebuild import fold, rebuild, replay, replayed
 from ductor_stream.engine.reduce import reduce
 from ductor_stream.engine.reduce.start import begin, first, next_execution
@@ -43,7 +43,8 @@ class Tick(msgspec.Struct):
     """What a tick says. ``state`` is None when there is no run yet and no event began one.
 
     ``records`` is empty when no event changed anything. ``soonest`` is the earliest due time (ms) among
-    the nodes touched. ``live`` may serve the next tick if, and only if, this one is committed.
+    the nodes touched. ``live`` may serve the next tick if, and only if, this one is committed; so may ``lines`` be
+    written, what the workflow has logged.
     """
 
     state: RunState | None
@@ -51,6 +52,7 @@ class Tick(msgspec.Struct):
     records: list[Record]
     soonest: int | None
     live: Live | None
+    lines: list[LogLine] = []
 
 
 def tick(
@@ -79,7 +81,7 @@ def tick(
     draft = pass_.draft
     if draft is None:
         return Tick(None, [], [], None, None)
-    return Tick(draft.state, draft.all_actions(), pass_.records, draft.soonest, pass_.live)
+    return Tick(draft.state, draft.all_actions(), pass_.records, draft.soonest, pass_.live, pass_.all_lines())
 
 
 class _Pass:
@@ -99,6 +101,7 @@ class _Pass:
         self.history = history
         self.records: list[Record] = []
         self.kept: list[Record] = []
+        self.lines: list[LogLine] = []
 
     def apply(self, run_id: str, stamped: Stamped) -> None:
         self.kept = []
@@ -196,7 +199,12 @@ class _Pass:
         records = lineage((*self.history, *self.records), header.execution) or self.kept
         return replayed(definition, header, records)
 
+    def all_lines(self) -> list[LogLine]:
+        return self.lines if self.live is None else [*self.lines, *self.live.lines()]
+
     def forget(self) -> None:
         if self.live is not None:
+            # Before its cleanup runs: what that logs, and does, goes nowhere.
+            self.lines += self.live.lines()
             self.live.abandon()
             self.live = None

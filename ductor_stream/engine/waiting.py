@@ -47,7 +47,10 @@ def _about(node: Node, now: int) -> str:
             return f"no worker on {queue} knows step {node.name}; offered again at {_moment(node.due_at)} {place}"
         return f"step {node.name} backs off until {_moment(node.due_at)}, attempt {node.attempt} next{why} {place}"
     since = _moment(node.dispatched_at)
-    return f"step {node.name}, attempt {node.attempt}, dispatched to queue {queue} at {since} {place}"
+    again = ""
+    if node.redrives:
+        again = f", sent again at {_moment(node.sent_at)} (redrive {node.redrives}: its task was lost unread)"
+    return f"step {node.name}, attempt {node.attempt}, dispatched to queue {queue} at {since}{again} {place}"
 
 
 def _moment(at: int | None) -> str:

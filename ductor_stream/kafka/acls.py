@@ -33,7 +33,10 @@ class Acl(msgspec.Struct, frozen=True, order=True):
 
 
 def coordinator_acls(topics: Topics, queues: Sequence[str]) -> list[Acl]:
-    """A coordinator: reads what comes in as a member of its group, writes tasks, orders to stop, hints and events."""
+    """A coordinator: reads what comes in as a member of its group, writes tasks, orders to stop, hints and events.
+
+    How far its workers have read tells it whether a task that nobody began is lost, or waits.
+    """
     written = [
         topics.wakeups,
         topics.attempt_control,
@@ -45,6 +48,7 @@ def coordinator_acls(topics: Topics, queues: Sequence[str]) -> list[Acl]:
         *_topics("read", topics.inbound_names),
         *_topics("write", written),
         Acl("group", topics.coordinator_group, "read"),
+        *(Acl("group", topics.worker_group(queue), "describe") for queue in queues),
     ]
 
 

@@ -15,8 +15,19 @@ from ductor_stream.kafka import group
 from ductor_stream.kafka.offsets import Gap, OffsetQuestions
 from ductor_stream.kafka.options import client_options, open_client
 from ductor_stream.kafka.producer import RecordProducer
+from ductor_stream.kafka.task_stands import ask_stands
 from ductor_stream.kafka.watch import ClusterWatch, TopicState
-from ductor_stream.ports import INBOUND, UNREAD, Acknowledged, Inbound, Outgoing, Ownership, Received
+from ductor_stream.ports import (
+    INBOUND,
+    UNREAD,
+    Acknowledged,
+    Inbound,
+    Outgoing,
+    Ownership,
+    Received,
+    TaskPlace,
+    TaskStand,
+)
 from ductor_stream.protocol.topics import Topics
 
 
@@ -180,6 +191,11 @@ class KafkaLog:
     def partition_counts(self) -> dict[str, int]:
         """Partition counts by full name of all topics of the namespace, a few seconds old. Raises LogUnavailable."""
         return {name: state.partitions for name, state in self._states().items()}
+
+    def ask_tasks(self) -> Callable[[], Mapping[TaskPlace, TaskStand] | None]:
+        """Ask where the task topics stand, without waiting; what is returned gives the answer, None until it is there."""
+        counts = {name: state.partitions for name, state in self._watch.latest.items()}
+        return ask_stands(self._admin, self._topics, counts, self._config.request_timeout)
 
     def look_again(self) -> None:
         """Ask for the topics anew, soon (a queue of which nothing is known, an unknown topic)."""

@@ -16,6 +16,8 @@ from ductor_stream.ports.log import (
     Outgoing,
     Ownership,
     Received,
+    TaskPlace,
+    TaskStand,
     Undeliverable,
 )
 from ductor_stream.ports.process import Clock, LocalWorkers
@@ -23,6 +25,8 @@ from ductor_stream.ports.store import (
     AttemptRow,
     Batch,
     BufferedMessage,
+    Foldable,
+    Folded,
     InboxRow,
     LoadedRun,
     MessageRow,
@@ -45,6 +49,8 @@ __all__ = [
     "Clock",
     "Delivered",
     "EventLog",
+    "Foldable",
+    "Folded",
     "Inbound",
     "InboxRow",
     "LoadedRun",
@@ -62,8 +68,10 @@ __all__ = [
     "Taken",
     "TaskLog",
     "TaskOwnership",
+    "TaskPlace",
     "TaskPosition",
     "TaskRecord",
     "TaskSource",
+    "TaskStand",
     "Undeliverable",
 ]

@@ -48,6 +48,26 @@ Acknowledged = Callable[[Sequence[Undeliverable]], None]
 """Called once per ``produce`` call, in the thread that polls the log, when the broker has answered for every record."""
 
 
+TaskPlace = tuple[str, int]
+"""Full name and partition of a task topic."""
+
+
+class TaskStand(msgspec.Struct, frozen=True, gc=False):
+    """One partition of a task topic: the earliest offset kept, its end, and what its workers' group has committed.
+
+    ``committed`` is ``UNREAD`` where nothing is known of it.
+    """
+
+    start: int
+    end: int
+    committed: int
+
+    @property
+    def passed(self) -> int:
+        """No record before this offset will ever be given to a worker again: it was done, or is gone."""
+        return max(self.start, self.committed)
+
+
 class Ownership(Protocol):
     """What the log tells the coordinator about its membership. Called from within ``poll`` only."""
 
@@ -134,6 +154,12 @@ class EventLog(Protocol):
 
     def gaps(self) -> Sequence[LostRange]:
         """Ranges found lost since the last call; reading has gone on behind them already (protocol 9)."""
+
+    def ask_tasks(self) -> Callable[[], Mapping[TaskPlace, TaskStand] | None]:
+        """Ask where the task topics stand, without waiting; what is returned gives the answer, None until it is there.
+
+        Places of which nothing can be said are left out: all of them while Kafka is away.
+        """
 
     def look_again(self) -> None:
         """Ask for the topics anew, soon: one is needed of which nothing is known."""

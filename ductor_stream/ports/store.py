@@ -197,6 +197,26 @@ class Batch(msgspec.Struct):
     """(id, bytes) of what is too large for its record."""
 
 
+class Folded(msgspec.Struct, frozen=True):
+    """What a run's oldest transitions were, of record_versions 1 to ``upto`` (0: nothing is folded). Times are ms.
+
+    ``execution`` is that of the last one; ``counts`` says how many events of each kind there were, by their tag.
+    """
+
+    upto: int = 0
+    execution: int = 0
+    first_at: int = 0
+    last_at: int = 0
+    counts: dict[str, int] = {}
+
+
+class Foldable(msgspec.Struct, frozen=True):
+    """What is folded of a run, and what may be next, oldest first: (record_version, execution, at (ms), records)."""
+
+    folded: Folded
+    transitions: list[tuple[int, int, int, bytes]]
+
+
 class RunStore(Protocol):
     """Postgres as the coordinator needs it. One connection, used by one thread."""
 
@@ -245,6 +265,16 @@ class RunStore(Protocol):
 
     def expired_messages(self, partition: int, now: int, limit: int) -> list[tuple[str, BufferedMessage]]:
         """Buffered messages whose time to live has passed: (run id, message)."""
+
+    def foldable(self, run_id: str, below: int, limit: int) -> Foldable:
+        """What is folded of a run, and the transitions after that with a record_version under ``below``."""
+
+    def fold(self, fence: tuple[int, str, int], run_id: str, before: int, folded: Folded) -> bool:
+        """Put ``folded`` in the place of the transitions after ``before``, all of it or nothing.
+
+        ``fence`` is (partition, token, epoch). False when nothing landed: the partition is no longer ours, somebody else
+        was there, or the run would need what is to be folded. Attempts of executions before the last one go, too.
+        """
 
     def declare(self, definitions: Sequence[tuple[str, str, str]]) -> None:
         """Record (workflow, version, digest) that this process serves."""

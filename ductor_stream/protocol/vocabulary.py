@@ -29,6 +29,7 @@ ERROR_CODES: Final[frozenset[str]] = frozenset(
         "timeout_schedule_to_close",
         "heartbeat_lost",
         "worker_lost",
+        "dispatch_lost",
         "cancelled",
         "output_too_large",
         "output_not_encodable",
@@ -55,3 +56,13 @@ REASONS: Final[dict[str, str]] = {
     "run_id_mismatch": "the body names another run than the key",
 }
 """Why a record is dead-lettered while it is decoded (header ``ductor-reason``), and what each word means."""
+
+OWNER_REASONS: Final[dict[str, str]] = {
+    "expired": "a signal or command whose run was not started while it was kept (24 h)",
+    "buffer_full": "too many signals or commands wait for their run, or too many bytes of them",
+    "lost_unread": "records were deleted before they were read: the letter is empty, its error names their offsets",
+    "poisoned_run": "input of a run whose outcome cannot be stored; the run has failed",
+    "tick_failed": "input of a run over which its owner stumbled; the run has failed",
+    "undeliverable": "a record that a coordinator made and no broker will ever take",
+}
+"""Why a coordinator sets a record aside that could be read."""

@@ -148,7 +148,7 @@ def _locked_by_others(connection: Connection[Any], ns: int, batch: Batch) -> Duc
     ids = [row.run_id for row in batch.runs if row.expected]
     rows = connection.execute(sql("find_unlocked"), {"ns": Int2(ns), "run_ids": Texts(ids)}, binary=True)
     taken = set(ids) - {run_id for (run_id,) in rows.fetchall()}
-    return RecordVersionConflict(frozenset(taken)) if taken else None
+    return RecordVersionConflict(frozenset(taken), locked=True) if taken else None
 
 
 # -- poison ---------------------------------------------------------------------------------

@@ -20,8 +20,9 @@ COORDINATOR: Mapping[str, tuple[str, ...]] = {
     "eec_partition": ("select", "insert", "update"),
     "eec_workflow_definition": ("insert",),
     "eec_workflow_run": ("select", "insert", "update"),
-    "eec_workflow_transition": ("select", "insert"),
-    "eec_workflow_step_attempt": ("insert",),
+    "eec_workflow_transition": ("select", "insert", "delete"),
+    "eec_workflow_summary": ("select", "insert", "update"),
+    "eec_workflow_step_attempt": ("select", "insert", "delete"),
     "eec_workflow_signal": ("select", "insert", "update"),
     "eec_open_attempt": ("select", "insert", "update", "delete"),
     "eec_outbox": ("select", "insert", "delete"),
@@ -29,7 +30,7 @@ COORDINATOR: Mapping[str, tuple[str, ...]] = {
     "eec_payload": ("insert",),
     "eec_counter": ("select", "insert", "update"),
 }
-"""By table. History is only ever added to: no update or delete of transitions and attempts."""
+"""By table. History is added to, and folded into its summary: no update of transitions and attempts."""
 
 READER: Mapping[str, tuple[str, ...]] = dict.fromkeys(
     (
@@ -38,11 +39,11 @@ READER: Mapping[str, tuple[str, ...]] = dict.fromkeys(
         "eec_workflow_definition",
         "eec_workflow_run",
         "eec_workflow_transition",
+        "eec_workflow_summary",
         "eec_workflow_step_attempt",
         "eec_attempt",
         "eec_workflow_signal",
         "eec_open_attempt",
-        "eec_inbox",
         "eec_payload",
         "eec_counter",
     ),
@@ -56,6 +57,7 @@ PURGER: Mapping[str, tuple[str, ...]] = {
     "eec_workflow_run": ("select", "delete", "update (updated_at)"),
     "eec_workflow_transition": ("select", "delete"),
     "eec_workflow_step_attempt": ("select", "delete"),
+    "eec_workflow_summary": ("select", "delete"),
     "eec_workflow_signal": ("select", "delete"),
     "eec_counter": ("select", "insert", "update"),
 }

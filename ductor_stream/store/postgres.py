@@ -9,9 +9,9 @@ from typing import Any
 import psycopg
 
 from ductor_stream.errors import InvariantViolation, RecordVersionConflict, StoreUnavailable, TopicsNotReady
-from ductor_stream.ports import Batch, BufferedMessage, InboxRow, LoadedRun, Namespace, Taken
+from ductor_stream.ports import Batch, BufferedMessage, Foldable, Folded, InboxRow, LoadedRun, Namespace, Taken
 from ductor_stream.store import commit as committing
-from ductor_stream.store import takeover
+from ductor_stream.store import folding, takeover
 from ductor_stream.store.columns import Column, Int2, Int4, Int8, Moment, Text, Texts, storable
 from ductor_stream.store.connection import (
     OwnedConnection,
@@ -169,6 +169,16 @@ class PostgresStore:
             return set()
         rows = self._rows("known_messages", self._keyed(**_columns(("run_ids", "kinds", "ids"), wanted)))
         return {(run_id, kind, id_) for run_id, kind, id_, _ in rows}
+
+    def foldable(self, run_id: str, below: int, limit: int) -> Foldable:
+        """What is folded of a run, and the transitions after that with a record_version under ``below``."""
+        with self._asking() as connection:
+            return folding.foldable(connection, self._ns, run_id, below, limit)
+
+    def fold(self, fence: tuple[int, str, int], run_id: str, before: int, folded: Folded) -> bool:
+        """Put ``folded`` in the place of the transitions after ``before``, all of it or nothing (False)."""
+        with self._asking() as connection:
+            return folding.fold(connection, self._ns, fence, run_id, before, folded)
 
     # -- what a partition has to do ---------------------------------------------------------
 

@@ -10,6 +10,7 @@ from typing import Any, Self
 import psycopg
 
 from ductor_stream.engine.state import decode_records
+from ductor_stream.ports import Folded
 from ductor_stream.store.columns import Int2, Int4, Int8, Moment, Text, Texts, storable
 from ductor_stream.store.connection import StoreOptions, lost, open_reader, translated
 from ductor_stream.store.queries import sql
@@ -22,7 +23,6 @@ from ductor_stream.store.rows import (
     Offence,
     OpenVersion,
     RunRow,
-    WaitingMessage,
 )
 
 _FIRST_POLL_S = 0.02
@@ -112,7 +112,7 @@ class RunReader:
         return [Beat(*row) for row in rows]
 
     def history(self, run_id: str, after: int = 0, limit: int = 10_000) -> list[HistoryEntry]:
-        """Transitions with a record_version above ``after``, in order.
+        """Transitions with a record_version above ``after``, in order; the oldest may be folded (see ``folded``).
 
         Raises UnknownFormat when a newer release wrote them, StoreUnavailable.
         """
@@ -131,10 +131,13 @@ class RunReader:
         """The workflow code that coordinators have served, oldest first. Raises StoreUnavailable."""
         return [Declared(*row) for row in self._rows("list_declared", self._keyed())]
 
-    def waiting_messages(self, tries: int = 0, limit: int = 100) -> list[WaitingMessage]:
-        """Messages between runs that wait, tried at least ``tries`` times. Raises StoreUnavailable."""
-        rows = self._rows("list_waiting_inbox", self._keyed(tries=Int4(tries), limit=Int8(limit)))
-        return [WaitingMessage(*row) for row in rows]
+    def folded(self, run_id: str) -> Folded | None:
+        """What the oldest part of a run's history was folded into, None where all of it is there.
+
+        Raises StoreUnavailable.
+        """
+        rows = self._rows_of(run_id, "find_folded")
+        return Folded(*rows[0]) if rows else None
 
     def wait_closed(self, run_id: str, timeout_s: float) -> RunRow | None:
         """Wait until the run has ended; None when it has not (or is not known) within ``timeout_s`` seconds.

@@ -92,17 +92,6 @@ class Declared(msgspec.Struct, frozen=True):
     declared_at: int
 
 
-class WaitingMessage(msgspec.Struct, frozen=True):
-    """A message between runs that nobody has applied yet."""
-
-    partition: int
-    id: int
-    source: str
-    kind: str
-    not_before: int | None
-    tries: int
-
-
 class Offence(msgspec.Struct, frozen=True):
     """What a check found against a run."""
 

@@ -51,6 +51,10 @@ class Metrics:
         Counter, "coordinator", "ductor_runs_loaded", "Runs read from Postgres and rebuilt, since they were not cached."
     )
 
+    transitions_folded = Single(
+        Counter, "coordinator", "ductor_transitions_folded", "Old transitions folded into their run's summary (R10)."
+    )
+
     # -- coordinator: the loop --
     events = Family(
         Counter, "coordinator", "ductor_events", "Records taken from the inbound topics.", labels=("topic",)
@@ -75,6 +79,13 @@ class Metrics:
     )
     redrives = Single(
         Counter, "coordinator", "ductor_redrives", "Records dispatched again that a crash may have swallowed (R5)."
+    )
+    lost_dispatches = Family(
+        Counter,
+        "coordinator",
+        "ductor_lost_dispatches",
+        "Attempts whose task is gone though nobody began it (R9), by what is done: redriven or given_up.",
+        labels=("stage",),
     )
     unconfirmed_batches = Single(
         Gauge, "coordinator", "ductor_unconfirmed_batches", "Committed batches the broker has not fully acknowledged."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 from confluent_kafka import murmur2
@@ -23,11 +23,13 @@ from servers import KafkaServer
 from support import until
 
 from ductor_stream.errors import OwnershipLost
-from ductor_stream.ports import INBOUND, UNREAD, EventLog, Outgoing
+from ductor_stream.ports import INBOUND, UNREAD, EventLog, Outgoing, TaskStand
+from ductor_stream.testing.simulation.memory_log import MemoryLog
 
 pytestmark = pytest.mark.usefixtures("rig")
 
 N = 4
+NOWHERE = TaskStand(0, -1, UNREAD)
 
 
 @pytest.fixture(params=["memory", "consumer", "classic"])
@@ -271,6 +273,22 @@ def test_a_partition_that_does_not_exist_gives_way_to_the_key(rig: LogRig, log: 
     assert record.partition == murmur2(b"run", N)
     poll_until(lambda: acks.calls, log)
     assert acks.calls == [[]]
+
+
+def test_where_the_task_topics_stand(rig: LogRig, log: EventLog) -> None:
+    """R9, protocol 15: asked without waiting, and about the task topics alone."""
+    topic, acks = rig.topics.tasks("work"), Acks()
+    log.produce(outgoing(rig, b"a", b"b", topic=topic, partition=1), acks)
+    until(lambda: log.flush(0.5) == 0 and log.partition_counts().get(topic), within_ms=20_000)
+
+    def told() -> Mapping[tuple[str, int], TaskStand]:
+        question = log.ask_tasks()
+        return until(question, what="an answer")
+
+    stands = until(lambda: (found := told()).get((topic, 1), NOWHERE).end == 2 and found, what="both records")
+    assert {name for name, _ in stands} == {topic}
+    assert (stands[topic, 1].start, stands[topic, 0].end) == (0, 0)
+    assert stands[topic, 1].passed == 0 or isinstance(log, MemoryLog)
 
 
 # -- membership ------------------------------------------------------------------------------

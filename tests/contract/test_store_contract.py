@@ -24,7 +24,7 @@ from ductor_stream.errors import (
     RecordVersionConflict,
     TopicsNotReady,
 )
-from ductor_stream.ports import UNREAD, Batch, LoadedRun, RunStore
+from ductor_stream.ports import UNREAD, Batch, Foldable, Folded, LoadedRun, RunStore
 
 database = database_fixture(MEMORY)
 rig = rig_fixture()
@@ -368,3 +368,27 @@ def test_reconnect_gives_the_same_store(owner: Owner) -> None:
     owner.store.reconnect()
     owner.commit("r")
     assert owner.store.load(["r"])["r"].record_version == 2
+
+
+# -- history ---------------------------------------------------------------------------------
+
+
+def test_old_transitions_are_folded_and_never_what_a_run_is_rebuilt_from(store: RunStore, owner: Owner) -> None:
+    """R10: oldest first, a page at a time, up to where the current execution begins."""
+    for version in range(6):
+        owner.commit(owner.write("run-1", version, journal_from=4 if version >= 3 else 1))
+    page = store.foldable("run-1", 4, 2)
+    assert (page.folded, [row[0] for row in page.transitions]) == (Folded(), [1, 2])
+    fence = (owner.partition, owner.token, owner.epoch)
+    first = Folded(2, 1, T0, T0 + 5, {"start": 1, "finish": 1})
+    assert store.fold(fence, "run-1", 0, first)
+    page = store.foldable("run-1", 4, 2)
+    assert (page.folded, [row[0] for row in page.transitions]) == (first, [3])
+    assert not store.fold(fence, "run-1", 0, Folded(3, 1, T0, T0, {})), "from another place than the last one ended"
+    assert not store.fold((fence[0], fence[1], fence[2] + 1), "run-1", 2, Folded(3, 1, T0, T0, {})), (
+        "another's partition"
+    )
+    assert not store.fold(fence, "run-1", 2, Folded(4, 1, T0, T0, {})), "the run is rebuilt from that"
+    assert store.fold(fence, "run-1", 2, Folded(3, 1, T0, T0 + 9, {"start": 1, "finish": 2}))
+    assert store.foldable("run-1", 4, 2) == Foldable(Folded(3, 1, T0, T0 + 9, {"start": 1, "finish": 2}), [])
+    assert len(store.load(["run-1"])["run-1"].records) == 3

@@ -25,6 +25,7 @@ FILES = {
     "commit_one.sql": "coordinator",
     "partition.sql": "coordinator",
     "run.sql": "coordinator",
+    "fold.sql": "coordinator",
     "inspect.sql": "coordinator",
     "read.sql": "reader",
     "outcome.sql": "reader",

@@ -22,7 +22,7 @@ from store_rigs import (
 )
 from support import until
 
-from ductor_stream.ports import Batch
+from ductor_stream.ports import Batch, Folded
 from ductor_stream.store.columns import Int2, Int4, Int4s, Int8, Int8s, Moment, Text, Texts
 from ductor_stream.store.connection import StoreOptions, open_purger, open_reader
 from ductor_stream.store.postgres import PostgresStore
@@ -31,7 +31,7 @@ from ductor_stream.store.queries import all_queries, sql
 RUNS = 400
 TABLES = "select relname from pg_class where relname like 'eec_%%' and relkind = 'r'"
 
-COMMITS = {"commit", "commit_one"}
+COMMITS = {"commit", "commit_one", "fold"}
 PARTITION = {"partition": Int4(1)}
 PAGE = {**PARTITION, "after": Text(""), "limit": Int8(10)}
 TOKEN = {**PARTITION, "token": Text(str(uuid.UUID(int=1)))}
@@ -45,6 +45,8 @@ OWNERS: dict[str, dict[str, Any]] = {
     "list_open_attempts": PARTITION,
     "release_partition": {**TOKEN, "epoch": Int8(1)},
     "note_suspect": {**TOKEN, "epoch": Int8(1), "run_id": Text("r1"), "deaths": Int2(0)},
+    "find_folded": RUN,
+    "list_foldable": {**RUN, "after": Int8(0), "below": Int8(3), "limit": Int8(10)},
     "read_fences": {"partitions": Int4s([1, 2])},
     "end_blocker": {**PARTITION, "ours": Text("nobody")},
     "find_namespace": {"name": Text("x")},
@@ -88,7 +90,6 @@ READERS: dict[str, dict[str, Any]] = {
     "read_counts": {},
     "count_open_versions": {},
     "list_declared": {},
-    "list_waiting_inbox": {"tries": Int4(0), "limit": Int8(10)},
     "check_missing": {**RUN_IDS, "limit": Int8(10)},
     "find_outcomes": {**RUN_IDS, "start_ids": Texts(["s-1", ""])},
 }
@@ -198,6 +199,9 @@ def test_commits_use_their_indexes(rig: PostgresRig) -> None:
     check("commit", plans.last())
     owner.commit(owner.write("planned-1", header=None))
     check("commit_one", plans.last())
+    owner.commit(owner.write("planned-2", journal_from=3))
+    assert store.fold((owner.partition, owner.token, owner.epoch), "planned-2", 0, Folded(2, 1, T0, T0, {}))
+    check("fold", plans.last())
 
 
 def test_a_plan_made_while_tables_were_empty_does_not_read_them_whole_when_they_are_full(rig: PostgresRig) -> None:

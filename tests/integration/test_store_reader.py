@@ -165,15 +165,6 @@ def test_counts_over_all_partitions(rig: PostgresRig, reader: RunReader, owner: 
     assert reader.counts() == {("fulfil", "running"): 5}
 
 
-def test_messages_that_wait(reader: RunReader, owner: Owner) -> None:
-    owner.commit(inbox=[owner.mail("one", tries=4, not_before=T0), owner.mail("two", partition=2)])
-    assert [(m.partition, m.source, m.tries, m.not_before) for m in reader.waiting_messages()] == [
-        (1, "one", 4, T0),
-        (2, "two", 0, None),
-    ]
-    assert [m.source for m in reader.waiting_messages(tries=1)] == ["one"]
-
-
 def test_waiting_for_the_end_of_a_run(rig: PostgresRig, owner: Owner) -> None:
     pauses: list[float] = []
 

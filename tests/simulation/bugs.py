@@ -23,6 +23,7 @@ from ductor_stream.coordinator import (
     service,
     suspects,
     takeover,
+    watchdog,
 )
 from ductor_stream.coordinator.cache import RunCache
 from ductor_stream.coordinator.ticking import Ticker
@@ -317,3 +318,8 @@ def reset_to_a_node_that_the_last_event_made_and_dropped(original: Any) -> Any:
 @_bug(lifecycle_feed, "_note")
 def event_that_comes_again_hides_the_end(original: Any) -> Any:
     return lambda followed, event: original(followed, msgspec.structs.replace(event, seq=1 << 40))
+
+
+@_bug(watchdog.Watchdog, "take")
+def watchdog_asleep(original: Any) -> Any:
+    return lambda self, work, owned, limit: None

@@ -35,6 +35,7 @@ FOUND_AT: dict[str, int] = {
     "result_given_up_when_it_was_not_taken": 11,
     "cache_lets_go_in_the_middle_of_a_batch": 188,
     "event_that_comes_again_hides_the_end": 141,
+    "watchdog_asleep": 13,
 }
 """Bug -> a seed that finds it: so that the suite need not search again; ``hunt.py`` does."""
 

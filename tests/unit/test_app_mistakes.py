@@ -110,6 +110,11 @@ def negative_timeout(app: App) -> None:
     def a() -> None: ...
 
 
+def endless_timeout(app: App) -> None:
+    @app.step(timeout=1e13)
+    def a() -> None: ...
+
+
 def no_timeout(app: App) -> None:
     @app.step(timeout=None)  # type: ignore[call-overload, untyped-decorator]
     def a() -> None: ...
@@ -190,6 +195,7 @@ MISTAKES: list[tuple[Callable[[App], None], str]] = [
     (unknown_executor, "executor is 'gpu'; it is 'thread' or 'process'"),
     (unknown_option, r"step 'a': unknown option 'tmeout' \(did you mean 'timeout'\?\)"),
     (negative_timeout, "step 'a': timeout is -1; it has to be positive"),
+    (endless_timeout, "step 'a': timeout is 10000000000000.0; the longest is a century"),
     (no_timeout, "timeout is None; an attempt without one could hang for ever"),
     (bad_queue, "step 'a': queue is 'a b'; a name is 1 to 128 characters"),
     (not_a_retry, r"retry is 3; give a Retry\(…\)"),

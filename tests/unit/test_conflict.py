@@ -9,6 +9,7 @@ from ductor_stream.coordinator.conflict import Conflicts
 from ductor_stream.coordinator.timers import Timers
 from ductor_stream.coordinator.work import Entry, Work
 from ductor_stream.engine.events import Proceed
+from ductor_stream.errors import RecordVersionConflict
 from ductor_stream.ports import InboxRow
 from ductor_stream.protocol.inbox import encode_event
 from ductor_stream.telemetry.metrics import Metrics
@@ -32,7 +33,7 @@ def requeue(tries: int) -> InboxRow:
     entry = Entry("child", 3, event, inbox_body=encode_event("child", event), tries=tries)
     conflict = rules.begin(Work(entries=[entry]), Timers(None, 0))  # type: ignore[arg-type]
     for _ in range(CONFIG.conflict_tries + 1):
-        conflict.lost(frozenset({"child"}))
+        conflict.lost(RecordVersionConflict(frozenset({"child"})))
     work, entries = conflict.attempt()
     assert entries == []
     (row,) = work.inbox

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from wire_cases import TOPICS
 
+from ductor_stream.coordinator.config import CoordinatorConfig
 from ductor_stream.ports import INBOUND, Received
 from ductor_stream.protocol import avro, limits
 from ductor_stream.protocol.inbound import ForRun, InboundDecoder
 from ductor_stream.protocol.lifecycle import decode_lifecycle
-from ductor_stream.protocol.vocabulary import ERROR_CODES, REASONS, TOPIC_OF_TYPE
+from ductor_stream.protocol.vocabulary import ERROR_CODES, OWNER_REASONS, REASONS, TOPIC_OF_TYPE
 from ductor_stream.protocol.worker import decode_stop, decode_task
 
 ROOT = Path(__file__).parents[2]
@@ -77,6 +78,14 @@ def table(start: str) -> dict[str, str]:
 
 def test_the_reasons_of_dead_letters_are_those_of_the_code() -> None:
     assert table("| `ductor-reason` | means |") == REASONS
+    assert table("| `ductor-reason` of an owner | means |") == OWNER_REASONS
+    assert not REASONS.keys() & OWNER_REASONS.keys()
+
+
+def test_every_word_that_a_coordinator_sets_aside_with_is_explained() -> None:
+    sources = [path.read_text() for path in (ROOT / "ductor_stream" / "coordinator").rglob("*.py")]
+    words = {word for source in sources for word in re.findall(r'DataError\("(\w+)"|dead_letters\["(\w+)"\]', source)}
+    assert {one or other for one, other in words} | {"poisoned_run"} == OWNER_REASONS.keys()
 
 
 def test_the_topics_of_types_are_those_of_the_code() -> None:
@@ -104,6 +113,8 @@ def test_the_limits_are_those_of_the_code() -> None:
         limits.MAX_TASK_NESTING,
         limits.MAX_CONTEXT_HEADERS,
         limits.MAX_CONTEXT_BYTES,
+        CoordinatorConfig().signals_limit,
+        CoordinatorConfig().signals_bytes,
     ]
     assert stated == {f"{number:,}" for number in numbers}
     for number in (limits.MAX_MESSAGE, limits.MAX_STACK, limits.MAX_REASON, limits.MAX_WORKER):

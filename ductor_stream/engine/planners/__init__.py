@@ -8,6 +8,9 @@ from typing import Protocol
 from ductor_stream.engine.definition import WorkflowDefinition
 from ductor_stream.engine.state import AnyDecision, Header, Held, Parked
 
+LogLine = tuple[str, str, dict[str, object]]
+"""Level, message, fields of a line that a workflow has logged."""
+
 
 class Live(Protocol):
     """A workflow under way in memory: the memo of a replay, bound to the state it was fed up to (protocol 17)."""
@@ -21,8 +24,8 @@ class Live(Protocol):
     def abandon(self) -> None:
         """Drop the workflow without any of its code having an effect."""
 
-    def lines(self) -> list[tuple[str, str, dict[str, object]]]:
-        """Log lines (level, message, fields) written since the last call; none in replay."""
+    def lines(self) -> list[LogLine]:
+        """Log lines written since the last call; none in replay."""
 
 
 def start_live(definition: WorkflowDefinition, header: Header) -> Live:

@@ -18,8 +18,9 @@ from ductor_stream.engine import values
 from ductor_stream.engine.definition import ChildOptions, StepDefinition, WorkflowDefinition
 from ductor_stream.engine.events import Failure
 from ductor_stream.engine.ids import MAX_RUN_ID_BYTES, checked
+from ductor_stream.engine.planners import LogLine
 from ductor_stream.engine.planners.loop import LoopDropped, LoopOverrun, WorkflowLoop, WorkflowTask
-from ductor_stream.engine.planners.outcome import child_error, ending, first_line, step_error, where
+from ductor_stream.engine.planners.outcome import child_error, ending, first_line, said, step_error, where
 from ductor_stream.engine.planners.replay import Divergence
 from ductor_stream.engine.planners.run import ContinueAsNew, Run, RunInfo
 from ductor_stream.engine.state import (
@@ -59,7 +60,7 @@ class FunctionLive:
             header.run_id, header.origin or header.execution, header.workflow, header.version, header.started_at
         )
         self.loop = WorkflowLoop(now=header.started_at / 1000, timers=self)
-        self.log_lines: list[tuple[str, str, dict[str, object]]] = []
+        self.log_lines: list[LogLine] = []
         self._input = header.input
         self._root: WorkflowTask[Any] | None = None
         self._cancel_heard = False
@@ -105,7 +106,7 @@ class FunctionLive:
     def abandon(self) -> None:
         self.loop.abandon()
 
-    def lines(self) -> list[tuple[str, str, dict[str, object]]]:
+    def lines(self) -> list[LogLine]:
         written, self.log_lines = self.log_lines, []
         return written
 
@@ -120,7 +121,7 @@ class FunctionLive:
             return Parked("overrun", f"{error}, at {self._places()}", self.definition.digest)
         except LoopDropped:
             raise
-        except (SystemExit, Exception) as error:  # noqa: BLE001 - also what calling the function raises, outside a task
+        except (SystemExit, KeyboardInterrupt, Exception) as error:  # noqa: BLE001 - also of calling it, outside a task
             ended = ending(error, self.definition)
         if self._divergence is not None and self._divergence.problem:
             return self._diverged(self._divergence.problem)
@@ -128,8 +129,20 @@ class FunctionLive:
         if isinstance(ended, Parked):
             return ended
         if ended is not None:
+            self._tell_unseen()
             self.emit(ended)
         return None
+
+    def _tell_unseen(self) -> None:
+        """Tasks that failed and were never looked at, which asyncio would log: the run has ended without a word of them."""
+        if self.replaying:
+            return
+        for task in self.loop.unretrieved():
+            error = task.exception()
+            said_of = f"{type(error).__name__}: {said(error)}" if error is not None else ""
+            self.log_lines.append(
+                ("error", "a task failed and nobody looked", {"task": task.get_name(), "error": said_of})
+            )
 
     def _deliver(self, fact: AnyFact) -> Failed | None:
         """Tell one fact. What is told late, after a pause, may be of a node that was dropped on an earlier fact."""

@@ -11,6 +11,7 @@ from ductor_stream.engine.draft import Draft
 from ductor_stream.engine.events import (
     AnyEvent,
     AttemptFinished,
+    AttemptLost,
     AttemptTimedOut,
     ChildFinished,
     CommandReceived,
@@ -39,6 +40,8 @@ def reduce(draft: Draft, event: AnyEvent, now: int) -> list[Held] | None:
             return signal.received(draft, event, now)
         case AttemptTimedOut():
             return attempt.timed_out(draft, event, now)
+        case AttemptLost():
+            return attempt.lost(draft, event, now)
         case RunTimedOut():
             return control.run_timed_out(draft, event, now)
         case CommandReceived():

@@ -6,13 +6,17 @@ import msgspec
 
 from ductor_stream.engine.actions import CloseAttempt, RecordLate
 from ductor_stream.engine.draft import Draft
-from ductor_stream.engine.events import AttemptFinished, AttemptTimedOut, Failure
+from ductor_stream.engine.events import AttemptFinished, AttemptLost, AttemptTimedOut, Failure
 from ductor_stream.engine.ids import murmur2
 from ductor_stream.engine.state import Held, Node, StepDone, StepFailed
 
 REJECTED_FIRST_MS = 1_000
 REJECTED_MAXIMUM_MS = 60_000
 """A task that a worker cannot take is offered again after 1 s to 1 min (wire.md)."""
+
+
+_FINAL = frozenset({"timeout_schedule_to_close", "timeout_schedule_to_start", "dispatch_lost"})
+"""Another attempt would not help: its time is over, or its queue loses what is put into it."""
 
 
 def finished(draft: Draft, event: AttemptFinished, now: int) -> list[Held] | None:
@@ -42,10 +46,22 @@ def timed_out(draft: Draft, event: AttemptTimedOut, now: int) -> list[Held] | No
         return None
     draft.actions.append(CloseAttempt(event.execution, node, event))
     draft.stop(node, event.code)
-    final = event.code in ("timeout_schedule_to_close", "timeout_schedule_to_start")
-    message = f"step {node.name}: {event.code.replace('_', ' ')}"
-    failure = Failure(event.code, "StepTimeout", message, retryable=not final)
+    final = event.code in _FINAL
+    kind, message = "StepTimeout", f"step {node.name}: {event.code.replace('_', ' ')}"
+    if event.code == "dispatch_lost":
+        kind = "TaskLost"
+        message = f"step {node.name}: its task was sent {node.redrives + 1} times, and each time nobody began it"
+    failure = Failure(event.code, kind, message, retryable=not final)
     return _failed(draft, node, failure, event.details, now)
+
+
+def lost(draft: Draft, event: AttemptLost, now: int) -> list[Held] | None:
+    """Send the task once more: the same attempt, so that a worker which has it after all does no harm (R7)."""
+    node = _current(draft, event.execution, event.node_id, event.generation)
+    if node is None or node.status != "dispatched" or draft.header.status != "running":
+        return None
+    draft.dispatch(msgspec.structs.replace(node, redrives=node.redrives + 1, sent_at=now), again=True)
+    return []
 
 
 def _current(draft: Draft, execution: int, node_id: str, generation: int) -> Node | None:
@@ -81,6 +97,8 @@ def _superseded(node: Node, failure: Failure, due: int, *, attempt: int, rejecti
         attempt=attempt,
         rejections=rejections,
         last_failure=failure,
+        redrives=0,
+        sent_at=0,
     )
 
 

@@ -15,7 +15,7 @@ def first(run_id: str, event: RunStarted, execution: int) -> RunState:
 def begin(draft: Draft, event: RunStarted, now: int) -> list[Held]:
     """Begin the execution that the draft's header names."""
     header = draft.header
-    header.started_at = header.now = now
+    header.started_at = header.began_at = header.now = now
     if event.run_timeout_ms is not None:
         header.run_due_at = now + event.run_timeout_ms
     draft.emit("run.started", now=now, about=event.start_id)
@@ -43,7 +43,7 @@ def again(draft: Draft, event: RunStarted, now: int) -> list[Held] | None:
 def next_execution(old: Header, event: Continued, execution: int, now: int) -> RunState:
     """The state with which the next execution begins: the planner has not heard anything of it yet."""
     state = RunState(_header(old.run_id, event, execution, lifecycle_seq=old.lifecycle_seq))
-    state.header.now = state.header.started_at = now
+    state.header.now = state.header.started_at = state.header.began_at = now
     state.header.run_due_at = event.run_due_at
     state.signals = [SignalArrived(s.signal_id, s.name, s.payload) for s in event.signals]
     state.held = [Held(now, Begun()), *(Held(now, signal) for signal in state.signals)]

@@ -110,7 +110,7 @@ class Episode:
         if topic.name in self.crew.topics:
             self.crew.wake()
         elif self.broker.names.queue_of(topic.name) is not None:
-            self.fleet.took(topic, record)
+            self.fleet.took(topic, partition, record)
 
     def _handed(self, records: Sequence[Outgoing]) -> None:
         for handed in self._on_handed:
@@ -289,6 +289,8 @@ class Episode:
             world.note("world", f"postgres's clock is off by {world.skew_ms} ms")
         if world.chance("redeploy"):
             self._redeploy(rng.choice(list(programs.RELEASES)))
+        if world.chance("cut"):
+            world.note("world", self.broker.cut(rng.choice(programs.QUEUES), rng))
 
     def _rebalance(self) -> None:
         """A process is told to end, or is too slow for its session; another one comes in its place."""
@@ -370,4 +372,5 @@ def _config(world: World) -> CoordinatorConfig:
         confirm_idle_s=rng.choice([0.05, 0.25]),
         conflict_backoff_ms=rng.choice([2, 20]),
         conflict_tries=rng.choice([0, 3]),
+        history_kept=rng.choice([0, 4, 10_000]),
     )

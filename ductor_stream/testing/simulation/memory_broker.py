@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from random import Random
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from ductor_stream.engine.ids import partition_of
-from ductor_stream.ports import INBOUND, Outgoing
+from ductor_stream.ports import INBOUND, UNREAD, Outgoing
 from ductor_stream.protocol.topics import Topics
 
 if TYPE_CHECKING:
@@ -35,12 +36,19 @@ class Stored:
 
     def __init__(self) -> None:
         self.start = 0
+        self.open: set[int] = set()
+        """Records that a reader has taken and not yet done, where somebody keeps account of it."""
         self.records: list[Kept] = []
 
     @property
     def end(self) -> int:
         """The offset of the next record."""
         return self.start + len(self.records)
+
+    @property
+    def committed(self) -> int:
+        """What the readers' group has committed: everything before it is done."""
+        return min(self.open, default=self.end) if self.records or self.start else UNREAD
 
     def trim(self, start: int) -> None:
         """Retention: what is before this offset is gone."""
@@ -65,6 +73,8 @@ class Broker:
         self.eager = eager
         """Whether a rebalance takes all partitions from everybody (classic ``range``) or only those that move."""
         self.topics: dict[str, Topic] = {}
+        self.groups: dict[str, Callable[[int], int]] = {}
+        """Task topic -> what its group has committed of a partition, for groups that commit."""
         self.landed: Callable[[Topic, int, Kept], None] = lambda topic, partition, record: None
         self.handed: Callable[[Sequence[Outgoing]], None] = lambda records: None
         self.members: list[MemoryLog] = []
@@ -104,6 +114,18 @@ class Broker:
         stored.records.append(record)
         self.landed(topic, partition, record)
         return record
+
+    def committed(self, topic: str, partition: int) -> int:
+        """What the readers' group of a task topic has committed: by its own commits, where it makes any."""
+        group = self.groups.get(topic)
+        return group(partition) if group is not None else self.topics[topic].partitions[partition].committed
+
+    def cut(self, queue: str, rng: Random) -> str:
+        """Retention is short: what stands in a partition of that queue is gone, read or not. Returns what was done."""
+        name = self.names.tasks(queue)
+        stored = rng.choice(self.topics[name].partitions)
+        stored.trim(stored.end)
+        return f"{name} is cut at {stored.end}"
 
     def refusal(self, record: Outgoing) -> tuple[str, bool] | None:
         """Why the broker does not take a record, and whether that is for ever."""

@@ -24,6 +24,7 @@ from ductor_stream.ports import (
     UNREAD,
     AttemptRow,
     Batch,
+    Folded,
     InboxRow,
     MessageRow,
     Namespace,
@@ -82,6 +83,7 @@ class Database:
         self.partitions: dict[int, PartitionRow] = {}
         self.runs: dict[str, RunWrite] = {}
         self.transitions: dict[str, list[Transition]] = {}
+        self.summaries: dict[str, Folded] = {}
         self.attempts: dict[tuple[str, int, str, int, str], AttemptRow] = {}
         self.messages: dict[tuple[str, str, str], MessageRow] = {}
         self.inbox: dict[int, dict[int, InboxRow]] = {}
@@ -116,6 +118,19 @@ class Database:
     def waiting(self, run_id: str) -> list[MessageRow]:
         """Messages that are buffered for a run, in order of arrival."""
         return [row for key, row in self.messages.items() if key[0] == run_id and row.body is not None]
+
+    def fold(self, fence: tuple[int, str, int], run_id: str, before: int, folded: Folded) -> bool:
+        """See ``RunStore.fold``."""
+        row, run = self.partitions.get(fence[0]), self.runs.get(run_id)
+        if row is None or (row.token, row.epoch) != fence[1:] or run is None or folded.upto >= run.journal_from:
+            return False
+        if self.summaries.get(run_id, Folded()).upto != before:
+            return False
+        self.summaries[run_id] = folded
+        self.transitions[run_id] = [t for t in self.transitions[run_id] if t.record_version > folded.upto]
+        for key in [key for key in self.attempts if key[0] == run_id and key[1] < folded.execution]:
+            del self.attempts[key]
+        return True
 
     # -- the commit -------------------------------------------------------------------------
 

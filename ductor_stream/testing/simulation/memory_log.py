@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -17,6 +18,8 @@ from ductor_stream.ports import (
     Outgoing,
     Ownership,
     Received,
+    TaskPlace,
+    TaskStand,
     Undeliverable,
 )
 from ductor_stream.testing.simulation.gate import Gate
@@ -310,6 +313,18 @@ class MemoryLog:
         """Partition counts by full name."""
         self._gate.enter("partition_counts")
         return {name: len(topic.partitions) for name, topic in self.broker.topics.items()}
+
+    def ask_tasks(self) -> Callable[[], Mapping[TaskPlace, TaskStand] | None]:
+        """Where the task topics stand; the answer is there at once."""
+        stands: dict[TaskPlace, TaskStand] = {}
+        with contextlib.suppress(LogUnavailable):
+            self._gate.enter("ask_tasks")
+            for name, topic in self.broker.topics.items():
+                if self.broker.names.queue_of(name) is not None:
+                    for number, stored in enumerate(topic.partitions):
+                        committed = self.broker.committed(name, number)
+                        stands[name, number] = TaskStand(stored.start, stored.end, committed)
+        return lambda: stands
 
     def look_again(self) -> None:
         """What is asked for here is never old."""

@@ -14,6 +14,8 @@ from ductor_stream.errors import (
 from ductor_stream.ports import (
     Batch,
     BufferedMessage,
+    Foldable,
+    Folded,
     InboxRow,
     LoadedRun,
     MessageRow,
@@ -142,6 +144,20 @@ class MemoryStore:
             raise CommitOutcomeUnknown("the answer to a commit was lost")
         self._gate.leave("commit")
         return now
+
+    def foldable(self, run_id: str, below: int, limit: int) -> Foldable:
+        """What is folded of a run, and the transitions after that with a record_version under ``below``."""
+        self._gate.enter("foldable")
+        found = [t for t in self.database.transitions.get(run_id, []) if t.record_version < below][:limit]
+        folded = self.database.summaries.get(run_id, Folded())
+        return Foldable(folded, [(t.record_version, t.execution, t.at, t.records) for t in found])
+
+    def fold(self, fence: tuple[int, str, int], run_id: str, before: int, folded: Folded) -> bool:
+        """Put ``folded`` in the place of the transitions after ``before``, all of it or nothing (False)."""
+        self._gate.enter("fold")
+        done = self.database.fold(fence, run_id, before, folded)
+        self._gate.leave("fold")
+        return done
 
     # -- what a partition has to do ---------------------------------------------------------
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from ductor_stream.ports import Delivered, Outgoing, TaskOwnership, TaskPosition, TaskRecord, Undeliverable
+from ductor_stream.ports import UNREAD, Delivered, Outgoing, TaskOwnership, TaskPosition, TaskRecord, Undeliverable
 from ductor_stream.testing.simulation.memory_broker import Broker, Topic
 
 Committed = Callable[["MemoryTaskSource", Mapping[int, TaskPosition]], None]
@@ -38,6 +38,11 @@ class TaskGroup:
         self._committing = committing
         self._topic_id = self.topic.id
         self._positions: dict[int, TaskPosition] = {}
+        broker.groups[self.name] = self._committed
+
+    def _committed(self, partition: int) -> int:
+        known = self.positions().get(partition)
+        return UNREAD if known is None or known.offset is None else known.offset
 
     @property
     def topic(self) -> Topic:

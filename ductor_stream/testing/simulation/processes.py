@@ -24,7 +24,9 @@ from ductor_stream.testing.simulation.workers import Fleet
 from ductor_stream.testing.simulation.world import VirtualClock, World
 
 CLUSTER = "simulated"
-_LOG_CALLS = frozenset({"poll", "end_offsets", "start_offsets", "topic_ids", "partition_counts", "healthy"})
+_LOG_CALLS = frozenset(
+    {"poll", "end_offsets", "start_offsets", "topic_ids", "partition_counts", "healthy", "ask_tasks"}
+)
 _SILENT = frozenset({"produce", "flush", "seek"})
 """Calls of the log that do not fail: what becomes of their records is told later."""
 

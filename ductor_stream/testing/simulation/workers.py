@@ -24,12 +24,13 @@ class Fleet:
         self.effects: Counter[str] = Counter()
         self.emitted = 0
 
-    def took(self, topic: Topic, record: Kept) -> None:
+    def took(self, topic: Topic, partition: int, record: Kept) -> None:
         """A task is in its topic: some worker will begin it."""
         task = task_of(record)
         if task is None:
             return
-        task["topic"], task["topic_id"] = topic.name, topic.id
+        task["topic"], task["topic_id"], task["place"] = topic.name, topic.id, (partition, record.offset)
+        topic.partitions[partition].open.add(record.offset)
         slow = 20_000_000 if self._world.chance("worker") else 30_000
         self._plan(self._world.rng.randint(200, slow), "begin", task, None)
 
@@ -41,12 +42,13 @@ class Fleet:
         """Do what is due first."""
         _, _, what, task, detail = heapq.heappop(self._agenda)
         if what == "begin":
-            if self._broker.topics[task["topic"]].id == task["topic_id"]:
+            if self._is_kept(task):
                 self._begin(task)
         elif what == "beat":
             self._emit(task, {"type": "attempt.heartbeat", "details": {"at": detail}})
         else:
             self._emit(task, {"type": "attempt.finished", **detail})
+            self._done(task)
 
     def execute(self, task: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         """How long the attempt takes (microseconds), and its outcome."""
@@ -62,6 +64,19 @@ class Fleet:
             return us, {"outcome": "rejected", "error": {"code": "step_unknown", "message": _mark(task)}}
         error = {"code": "user", "type": "Boom", "message": _mark(task), "retryable": kind == "failed"}
         return us, {"outcome": "failed", "error": error}
+
+    def _is_kept(self, task: dict[str, Any]) -> bool:
+        """Whether its topic still has the record: else nobody will ever read it."""
+        topic, (partition, offset) = self._broker.topics[task["topic"]], task["place"]
+        if topic.id == task["topic_id"] and topic.partitions[partition].start <= offset:
+            return True
+        self._done(task)
+        return False
+
+    def _done(self, task: dict[str, Any]) -> None:
+        topic = self._broker.topics[task["topic"]]
+        if topic.id == task.get("topic_id"):
+            topic.partitions[task["place"][0]].open.discard(task["place"][1])
 
     def _begin(self, task: dict[str, Any]) -> None:
         world, rng = self._world, self._world.rng

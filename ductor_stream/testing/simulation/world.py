@@ -48,6 +48,7 @@ class Faults(msgspec.Struct):
     worker_gone: float = 0.0
     uncommitted: float = 0.0
     garbage: float = 0.0
+    cut: float = 0.0
 
     @staticmethod
     def drawn(rng: Random) -> Faults:
@@ -55,7 +56,7 @@ class Faults(msgspec.Struct):
         most = {
             "crash": 0.004, "pause": 0.02, "expel": 0.3, "store_away": 0.004, "log_away": 0.003, "unknown": 0.05,
             "refused": 0.02, "conflict": 0.03, "undelivered": 0.08, "duplicate": 0.2, "worker": 0.3, "elsewhere": 0.3,
-            "outage": 0.002, "rebalance": 0.006, "recreate": 0.0015,
+            "outage": 0.002, "rebalance": 0.006, "recreate": 0.0015, "cut": 0.002,
             "clock": 0.002, "redeploy": 0.001, "worker_crash": 0.003, "worker_gone": 0.01, "uncommitted": 0.1,
             "garbage": 0.1,
         }  # fmt: skip

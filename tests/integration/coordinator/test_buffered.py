@@ -91,3 +91,22 @@ def test_too_many_buffered_messages_are_dead_letters(rig: Rig) -> None:
     letters = until(lambda: found if len(found := rig.letters()) == 2 else None, what="two dead letters")
     assert [each.reason for each in letters] == ["buffer_full"] * 2
     assert buffered(rig) == ["s0", "s1", "s2"]
+
+
+def test_more_signals_than_a_run_may_have_waiting(rig: Rig) -> None:
+    """R10, R11: what is over the limit is set aside with the reason; what was there before is taken in its order."""
+    rig.coordinator(rig.fast(signals_limit=3))
+    rig.start("w", workflow="words", input=4)
+    rig.until_status("running", "w")
+    rig.send(rig.topics.run_events, "w", {"type": "run.pause", "run_id": "w", "command_id": "p"})
+    for n in range(5):
+        rig.signal("w", f"word {n}", signal_id=f"s{n}")
+    letters = until(lambda: len(found := rig.letters()) == 2 and found, what="two letters")
+    assert [letter.reason for letter in letters] == ["buffer_full", "buffer_full"]
+    assert "3 signals wait for run w" in letters[0].headers["ductor-error"]
+    rig.send(rig.topics.run_events, "w", {"type": "run.resume", "run_id": "w", "command_id": "r"})
+    until(lambda: rig.run("w")["status"] == "running", what="resumed")
+    rig.signal("w", "word 3", signal_id="s3")
+    rig.until_status("completed", "w")
+    assert rig.run("w")["result"] == [f"word {n}" for n in range(4)]
+    rig.check()

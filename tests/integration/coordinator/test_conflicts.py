@@ -117,6 +117,19 @@ def test_for_ever_is_failed_visibly(rig: Rig) -> None:
         rig.check("victim")
 
 
+def test_a_timer_that_loses_for_ever_is_no_exception(rig: Rig) -> None:
+    """R9: what the owner itself makes, and no row carries on, is counted all the same."""
+    with Rival(rig, 0) as rival:
+        running = rig.coordinator(prepare=rival)
+        rig.start("victim", workflow="nap", input=400)
+        rig.until_status("running", "victim")
+        rival.left = 1 << 30
+        rig.until_status("failed", "victim")
+        assert rig.run("victim")["error"]["code"] == "conflict_livelock"
+        assert running.count("ductor_livelocks") == 1
+        rig.check("victim")
+
+
 def hasty(coordinator: Any) -> None:
     """Waits for a lock a tenth of a second instead of three."""
     coordinator.store._connection.execute("set lock_timeout = '100ms'")

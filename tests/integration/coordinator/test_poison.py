@@ -154,6 +154,26 @@ def test_a_tick_that_fails(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.check()
 
 
+def test_a_child_that_cannot_be_started(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R9, protocol 24: its parent is told, though there is no run that could tell it."""
+    real = ticking.tick
+
+    def tick(definitions: Any, run_id: str, *rest: Any, **named: Any) -> Any:
+        if run_id == "parent-child":
+            raise ZeroDivisionError("a fault of ours")
+        return real(definitions, run_id, *rest, **named)
+
+    monkeypatch.setattr(ticking, "tick", tick)
+    rig.coordinator()
+    rig.start("parent", workflow="guardian", input="cancel")
+    rig.until_status("failed", "parent")
+    error = rig.run("parent")["error"]
+    assert error["code"] == "child"
+    assert "parent-child refused: ZeroDivisionError: a fault of ours" in error["message"]
+    assert rig.run("parent-child") == {}
+    rig.check()
+
+
 def test_runs_that_this_release_cannot_read(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """R11, protocol 19: their input waits, others go on; whoever can read them applies everything, once, in order."""
     monkeypatch.setattr(ticking, "_TRY_LATER_MS", 200)

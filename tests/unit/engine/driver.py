@@ -12,6 +12,7 @@ from ductor_stream.engine.definition import WorkflowDefinition
 from ductor_stream.engine.events import (
     AnyEvent,
     AttemptFinished,
+    AttemptLost,
     AttemptTimedOut,
     ChildFinished,
     CommandKind,
@@ -216,4 +217,5 @@ class Driver:
             lambda: self.finish(node_id, failure=failure),
             lambda: self.hear(rejected),
             lambda: self.time_out(node_id, "worker_lost"),
+            lambda: self.hear(AttemptLost(self.header.execution, node_id, node.generation)),
         ]

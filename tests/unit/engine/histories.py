@@ -20,6 +20,7 @@ from ductor_stream.declarations import Workflow
 from ductor_stream.engine.definition import RetryPolicy, StepOptions, WorkflowDefinition
 from ductor_stream.engine.events import (
     AttemptFinished,
+    AttemptLost,
     ChildFinished,
     Condemned,
     Failure,
@@ -146,6 +147,7 @@ def completed() -> Driver:
     driver.pass_time()
     driver.finish("3.1", "two")
     driver.send("approved", {"by": "Åsa"}, "s1")
+    driver.hear(AttemptLost(1, "5.1", 1))
     driver.time_out("5.1", "heartbeat_lost")
     driver.pass_time()
     failure = Failure("user", "Busy", "later", retry_after_ms=10)

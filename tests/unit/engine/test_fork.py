@@ -217,6 +217,13 @@ def test_a_timed_out_run_that_is_retried_has_its_whole_time_again() -> None:
     assert owner.state.header.status == "timed_out"
     owner.command("retry")
     assert owner.state.header.run_due_at == owner.state.header.now + 5_000
+    for round in ("c2", "c3"):
+        owner.pass_time()
+        assert owner.status == "timed_out"
+        owner.command("retry", id=round)
+        # Not what has gone by since the first start, and more so each time: the whole of its own timeout.
+        assert owner.state.header.run_due_at == owner.state.header.now + 5_000
+    owner.folded_as_lived()
     assert owner.last_dispatch().node.node_id == "2"
 
 

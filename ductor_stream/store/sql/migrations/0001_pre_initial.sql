@@ -90,6 +90,18 @@ create table eec_workflow_transition (
     primary key (ns, run_id, record_version)
 );
 
+-- What was folded of a run's history (R10): its oldest transitions, of executions that are over, as counts by kind of event.
+create table eec_workflow_summary (
+    ns              smallint not null,
+    run_id          text not null,
+    upto            bigint not null,                    -- the last record_version that is in it; the first is 1
+    execution       integer not null,                   -- of that one
+    first_at        timestamptz not null,
+    last_at         timestamptz not null,
+    counts          jsonb not null,
+    primary key (ns, run_id)
+);
+
 -- Attempts are append-only: one row when dispatched, one when finished, at most one late per generation.
 create table eec_workflow_step_attempt (
     ns          smallint not null,

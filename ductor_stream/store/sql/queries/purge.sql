@@ -28,7 +28,7 @@ select run_id, record_version, floor(extract(epoch from started_at) * 1000)::big
 
 -- name: drop_closed
 -- purpose: delete runs that are held, with all that was kept for them
--- index: eec_workflow_run_pkey, eec_workflow_transition_pkey, eec_workflow_step_attempt_pkey, eec_workflow_signal_pkey
+-- index: eec_workflow_run_pkey, eec_workflow_transition_pkey, eec_workflow_step_attempt_pkey, eec_workflow_signal_pkey, eec_workflow_summary_pkey
 -- In a statement of its own: it must see what was committed while the statement before it waited for nobody but
 -- took its locks. What goes is counted under partition -1, a row that no owner ever writes.
 with
@@ -50,6 +50,13 @@ attempts as (
                           where ns = %(ns)b and run_id = c.run_id offset 0) x
      where a.ctid = x.tid
     returning 1
+),
+summaries as (
+    delete from eec_workflow_summary u
+     using chosen c
+     cross join lateral (select ctid as tid from eec_workflow_summary
+                          where ns = %(ns)b and run_id = c.run_id offset 0) x
+     where u.ctid = x.tid
 ),
 messages as (
     delete from eec_workflow_signal s

@@ -93,16 +93,6 @@ select workflow, version, digest, declared_at
  order by workflow, version, declared_at, digest
 ;
 
--- name: list_waiting_inbox
--- purpose: messages between runs that nobody has applied yet, oldest first
--- index: eec_inbox_pkey
-select partition, id, source, kind, not_before, tries
-  from eec_inbox
- where ns = %(ns)b and tries >= %(tries)b
- order by partition, id
- limit %(limit)b
-;
-
 -- name: find_closed
 -- purpose: whether a run has ended, as cheap as can be, for those who wait for it
 -- index: eec_workflow_run_pkey
@@ -110,7 +100,7 @@ select closed_at is not null from eec_workflow_run where ns = %(ns)b and run_id 
 ;
 
 -- name: check_versions
--- purpose: runs whose transitions are not exactly 1..record_version, each from a commit of its own and of a later epoch
+-- purpose: runs whose transitions are not exactly 1..record_version (but for those folded), each from a commit of its own and of a later epoch
 -- index: none, it reads a whole namespace
 -- The first says which check failed; the second is the run.
 with journal as (
@@ -125,16 +115,18 @@ with journal as (
 select case
          when r.run_id is null then 'transitions without a run'
          when j.run_id is null then 'no transitions'
-         when j.first <> 1 or j.last <> r.record_version or j.transitions <> r.record_version
+         when j.first <> r.folded + 1 or j.last <> r.record_version or j.transitions <> r.record_version - r.folded
            then 'record_versions not dense'
          when j.commits <> j.transitions then 'two transitions of one commit'
          else 'a transition of an older epoch after one of a newer'
        end,
        coalesce(r.run_id, j.run_id)
-  from (select run_id, record_version from eec_workflow_run where ns = %(ns)b) r
+  from (select run_id, record_version, coalesce(upto, 0) as folded
+          from eec_workflow_run left join eec_workflow_summary using (ns, run_id)
+         where ns = %(ns)b) r
   full join journal j on j.run_id = r.run_id
  where r.run_id is null or j.run_id is null
-    or j.first <> 1 or j.last <> r.record_version or j.transitions <> r.record_version
+    or j.first <> r.folded + 1 or j.last <> r.record_version or j.transitions <> r.record_version - r.folded
     or j.commits <> j.transitions or j.epoch_fell
  order by 2
  limit %(limit)b

@@ -1,0 +1,56 @@
+"""What a commit has brought about, told once it has landed: lines of the runs' own logs, ends, suspensions, metrics."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ductor_stream.coordinator.commit import Prepared
+from ductor_stream.engine.actions import EmitLifecycle
+from ductor_stream.telemetry.logs import get_logger
+from ductor_stream.telemetry.metrics import Metrics
+
+_log = get_logger(__name__)
+
+_CLOSED = frozenset({"completed", "failed", "cancelled", "terminated", "timed_out"})
+_REASON_CHARS = 200
+
+
+def tell(prepared: Prepared, metrics: Metrics) -> None:
+    """Write the log lines of this commit and count what it did."""
+    for run_id, lines in prepared.lines.items():
+        for level, message, fields in lines:
+            getattr(_log, level)(message, run_id=run_id, **fields)
+    for run_id, workflow, action in prepared.lifecycles:
+        _run(run_id, workflow, action, metrics)
+    metrics.batch_size.observe(prepared.events)
+    finished = Counter(row.outcome for row in prepared.batch.attempts if row.phase == "finished")
+    for outcome, count in finished.items():
+        metrics.attempts_finished[outcome].inc(count)
+    sent = sum(map(len, prepared.sync.values()))
+    if sent:
+        metrics.attempts_dispatched["syncmatch"].inc(sent)
+    dispatched = sum(row.phase == "dispatched" for row in prepared.batch.attempts)
+    if dispatched > sent:
+        metrics.attempts_dispatched["kafka"].inc(dispatched - sent)
+
+
+def _run(run_id: str, workflow: str, action: EmitLifecycle, metrics: Metrics) -> None:
+    kind = action.type.removeprefix("run.")
+    if kind == "started":
+        metrics.runs_started.inc()
+    elif kind == "suspended":
+        metrics.runs_suspended[action.reason.partition(":")[0]].inc()
+        _log.warning("run suspended", run_id=run_id, workflow=workflow, reason=_line(action.reason))
+    elif kind == "resumed":
+        metrics.runs_resumed.inc()
+    elif kind in _CLOSED:
+        metrics.runs_closed[kind].inc()
+        failure = action.failure
+        if failure is not None:
+            reason = _line(f"{failure.type}: {failure.message}")
+            _log.warning(f"run {kind}", run_id=run_id, workflow=workflow, code=failure.code, reason=reason)
+
+
+def _line(text: str) -> str:
+    """Its first line: what a person needs to look further; details and stacks are in the run."""
+    return text.partition("\n")[0][:_REASON_CHARS]

@@ -1,0 +1,47 @@
+"""Folding the oldest transitions of a run into its summary (R10). Every step is by key, and fenced like a commit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import psycopg
+from psycopg import Connection
+
+from ductor_stream.ports import Foldable, Folded
+from ductor_stream.store.columns import Int2, Int4, Int8, Moment, Text
+from ductor_stream.store.queries import sql
+
+
+def foldable(connection: Connection[Any], ns: int, run_id: str, below: int, limit: int) -> Foldable:
+    """See ``RunStore.foldable``."""
+    key: dict[str, Any] = {"ns": Int2(ns), "run_id": Text(run_id)}
+    row = connection.execute(sql("find_folded"), key, binary=True).fetchone()
+    folded = Folded(*row) if row is not None else Folded()
+    page = key | {"after": Int8(folded.upto), "below": Int8(below), "limit": Int8(limit)}
+    return Foldable(folded, connection.execute(sql("list_foldable"), page, binary=True).fetchall())
+
+
+def fold(
+    connection: Connection[Any], ns: int, fence: tuple[int, str, int], run_id: str, before: int, folded: Folded
+) -> bool:
+    """See ``RunStore.fold``."""
+    partition, token, epoch = fence
+    params: dict[str, Any] = {
+        "ns": Int2(ns),
+        "partition": Int4(partition),
+        "token": Text(token),
+        "epoch": Int8(epoch),
+        "run_id": Text(run_id),
+        "before": Int8(before),
+        "upto": Int8(folded.upto),
+        "execution": Int4(folded.execution),
+        "first_at": Moment(folded.first_at),
+        "last_at": Moment(folded.last_at),
+        "counts": Text(msgspec.json.encode(folded.counts).decode()),
+    }
+    try:
+        connection.execute(sql("fold"), params)
+    except (psycopg.errors.DivisionByZero, psycopg.errors.LockNotAvailable):
+        return False
+    return True

@@ -1,0 +1,34 @@
+"""Suspensions and failures stand in the owner's log, once per commit, without anything that a run was given."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from ductor_stream.coordinator.commit import Prepared
+from ductor_stream.coordinator.telling import tell
+from ductor_stream.engine.actions import EmitLifecycle
+from ductor_stream.engine.events import Failure
+from ductor_stream.telemetry.metrics import Metrics
+
+BOOM = Failure("user", "Boom", "no card\nstack, line 2", details=b'{"card": 4711}')
+
+
+def test_suspensions_and_failures_are_warnings(caplog: pytest.LogCaptureFixture) -> None:
+    prepared = Prepared()
+    prepared.lifecycles = [
+        ("r1", "order", EmitLifecycle("run.started", 1, 1, 0)),
+        ("r1", "order", EmitLifecycle("run.suspended", 1, 2, 0, reason="bug: KeyError: 'sku'\nmore")),
+        ("r2", "order", EmitLifecycle("run.failed", 1, 2, 0, failure=BOOM)),
+        ("r3", "order", EmitLifecycle("run.completed", 1, 2, 0, result=b'"secret"')),
+    ]
+    prepared.lines = {"r1": [("info", "hello", {"n": 1})]}
+    with caplog.at_level(logging.INFO, "ductor_stream"):
+        tell(prepared, Metrics())
+    said = [record.getMessage() for record in caplog.records]
+    assert [record.levelname for record in caplog.records] == ["INFO", "WARNING", "WARNING"]
+    assert "hello" in said[0]
+    assert "run suspended" in said[1] and "r1" in said[1] and "order" in said[1] and "bug: KeyError: 'sku'" in said[1]
+    assert "run failed" in said[2] and "r2" in said[2] and "Boom: no card" in said[2]
+    assert not any(word in line for line in said for word in ("4711", "secret", "line 2", "more"))
