@@ -57,7 +57,7 @@ def test_two_batches_within_one_millisecond_leave_rows_that_differ() -> None:
         event = Proceed(number)
         entry = Entry("child", 3, event, inbox_body=encode_event("child", event))
         conflict = rules.begin(Work(entries=[entry]), Timers(None, 0))  # type: ignore[arg-type]
-        conflict.lost(frozenset({"child"}))
+        conflict.lost(RecordVersionConflict(frozenset({"child"})))
         work, _ = conflict.attempt()
         sources |= {row.source for row in work.inbox}
     assert len(sources) == 2
