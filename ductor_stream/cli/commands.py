@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 import uuid
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from ductor_stream.cli.description import nodes_of
 from ductor_stream.cli.failures import NotFound, Refused
 from ductor_stream.cli.output import answer
 from ductor_stream.config import Settings
+from ductor_stream.config_rules import nearest
 from ductor_stream.engine.events import CommandKind, CommandReceived, OnConflict
 from ductor_stream.engine.fork import fork_for, lineage
 from ductor_stream.engine.rebuild import rebuild
@@ -71,9 +71,8 @@ def _refuse_unknown(settings: Settings, workflow: str) -> None:
     with open_reader(settings) as reader:
         known = sorted({each.workflow for each in reader.declared()})
     if known and workflow not in known:
-        near = difflib.get_close_matches(workflow, known, n=1)
-        offer = f"did you mean {near[0]}?" if near else f"there are {', '.join(known[:_SHOWN])}"
-        raise NotFound(f"no coordinator of {namespace_of(settings)} has a workflow {workflow!r}; {offer}")
+        offer = nearest(workflow, known) or f"; there are {', '.join(known[:_SHOWN])}"
+        raise NotFound(f"no coordinator of {namespace_of(settings)} has a workflow {workflow!r}{offer}")
 
 
 @click.command()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Any
 
 import click
@@ -12,6 +11,7 @@ from ductor_stream.cli.commands import json_argument
 from ductor_stream.cli.failures import FAILED, NotFound, end
 from ductor_stream.cli.loading import load_app
 from ductor_stream.cli.output import answer, print_fields
+from ductor_stream.config_rules import nearest
 from ductor_stream.errors import TerminalError
 from ductor_stream.rules.verdict import Verdict
 from ductor_stream.work import Rule
@@ -30,9 +30,8 @@ def decide(app: str, rule: str, input_: str, as_json: bool) -> None:
     rules = {name: step for name, step in load_app(app).steps.items() if isinstance(step, Rule)}
     found = rules.get(rule)
     if found is None:
-        near = difflib.get_close_matches(rule, rules, n=1)
-        told = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(sorted(rules)) or 'none'}"
-        raise NotFound(f"app {app} has no rule {rule!r}; {told}")
+        offer = nearest(rule, rules) or f"; it has {', '.join(sorted(rules)) or 'none'}"
+        raise NotFound(f"app {app} has no rule {rule!r}{offer}")
     raw = msgspec.json.encode([json_argument(input_, "--input")])
     try:
         verdict = found.decide(*found.decode_input(raw))

@@ -31,6 +31,9 @@ WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 EXCERPT = 2_000
 """Bytes of an error's answer that are kept in its details."""
 
+ENOUGH = 64_000
+"""Bytes of an error's answer that are read at least: a secret that it echoes must not be cut, or it would not be found."""
+
 LONGEST_WAIT_S = 86_400.0
 """A ``Retry-After`` beyond a day is taken for a day."""
 
@@ -123,8 +126,8 @@ class Sender:
             if len(content) > limit and response.is_success:
                 message = f"{self._named}: the answer has more than {limit:,} bytes"
                 raise TerminalError(message, type="ResponseTooLarge", details={"status": response.status_code})
-            if len(content) > limit:
-                break  # of an error an excerpt is enough
+            if len(content) > max(limit, ENOUGH):
+                break
         return bytes(content)
 
     def _answer(self, response: httpx.Response, content: bytes, secrets: list[str]) -> Any:
@@ -160,6 +163,8 @@ def retry_after_s(given: str | None, date: str | None) -> float | None:
         return None
     try:
         seconds = float(int(given))
+    except OverflowError:
+        return LONGEST_WAIT_S
     except ValueError:
         try:
             until = parsedate_to_datetime(given)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 from ductor_stream.coordinator.config import CoordinatorConfig
 from ductor_stream.coordinator.ownership import Owned
-from ductor_stream.engine.state import UnknownFormat, decode_records
+from ductor_stream.engine.state import decode_records
 from ductor_stream.ports import Clock, Foldable, Folded, RunStore, RunWrite
 from ductor_stream.telemetry.logs import get_logger
 from ductor_stream.telemetry.metrics import Metrics
@@ -65,8 +65,8 @@ class Compaction:
         if found.transitions:
             try:
                 after = summed(found)
-            except UnknownFormat as error:
-                _log.warning("history stays as it is", run_id=run_id, problem=str(error))
+            except Exception as error:  # noqa: BLE001 - a newer release's, or damaged: it must not stop the loop (R11)
+                _log.warning("history stays as it is", run_id=run_id, problem=f"{type(error).__name__}: {error}")
                 return
             if not self._store.fold((partition, mine.token, mine.epoch), run_id, found.folded.upto, after):
                 return
@@ -85,7 +85,7 @@ class Compaction:
 
 
 def summed(found: Foldable) -> Folded:
-    """The summary with these transitions in it. Raises UnknownFormat."""
+    """The summary with these transitions in it. Raises UnknownFormat, and DecodeError for what is damaged."""
     counts = Counter(found.folded.counts)
     for _, _, _, raw in found.transitions:
         counts.update(str(type(record.event).__struct_config__.tag) for record in decode_records(raw))

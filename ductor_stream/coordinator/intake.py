@@ -203,11 +203,11 @@ class Intake:
             return
         for key, value in self._local.results(timeout):
             received = Received("attempt-results", -1, -1, key, value, ())
+            home = _home(key.decode(), self._n)
+            if home not in owned:
+                self._by_topic(received, home)
+                continue
             try:
-                home = _home(key.decode(), self._n)
-                if home not in owned:
-                    self._by_topic(received, home)
-                    continue
                 message = self._decoder.decode(received, "")
             except DataError as error:
                 self._letters.add(work, home, received, error)

@@ -6,6 +6,7 @@ from collections import Counter
 
 from ductor_stream.coordinator.commit import Prepared
 from ductor_stream.engine.actions import EmitLifecycle
+from ductor_stream.engine.planners import LogLine
 from ductor_stream.telemetry.logs import get_logger
 from ductor_stream.telemetry.metrics import Metrics
 
@@ -13,13 +14,15 @@ _log = get_logger(__name__)
 
 _CLOSED = frozenset({"completed", "failed", "cancelled", "terminated", "timed_out"})
 _REASON_CHARS = 200
+_TAKEN = frozenset({"event", "run_id"})
+"""Names that the logger has for itself: a field of that name gets an underscore behind it."""
 
 
 def tell(prepared: Prepared, metrics: Metrics) -> None:
     """Write the log lines of this commit and count what it did."""
     for run_id, lines in prepared.lines.items():
-        for level, message, fields in lines:
-            getattr(_log, level)(message, run_id=run_id, **fields)
+        for line in lines:
+            _write(run_id, line)
     for run_id, workflow, action in prepared.lifecycles:
         _run(run_id, workflow, action, metrics)
     metrics.batch_size.observe(prepared.events)
@@ -32,6 +35,16 @@ def tell(prepared: Prepared, metrics: Metrics) -> None:
     dispatched = sum(row.phase == "dispatched" for row in prepared.batch.attempts)
     if dispatched > sent:
         metrics.attempts_dispatched["kafka"].inc(dispatched - sent)
+
+
+def _write(run_id: str, line: LogLine) -> None:
+    """A line of the run's own log. Whatever stands in its fields: what has landed has still to be dispatched (R5, R11)."""
+    level, message, fields = line
+    own = {f"{name}_" if name in _TAKEN else name: value for name, value in fields.items()}
+    try:
+        getattr(_log, level)(message, run_id=run_id, **own)
+    except Exception as error:  # noqa: BLE001 - the __str__ of a field is the user's
+        _log.warning("a line of the run's log cannot be written", run_id=run_id, problem=type(error).__name__)
 
 
 def _run(run_id: str, workflow: str, action: EmitLifecycle, metrics: Metrics) -> None:

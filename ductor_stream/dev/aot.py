@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -53,7 +53,7 @@ def aot_flags(jars: Sequence[Path], fallback: Path | None = None) -> list[str]:
     if found is None:
         try:
             found = _trained(jars, candidates)
-        except (DevStackError, OSError) as error:
+        except (DevStackError, OSError, KafkaException) as error:
             _log.warning("no AOT cache for Kafka's JVM, it starts in 2-3 s instead of 1 s: %s", error)
             return []
     _mark_used(found)

@@ -26,6 +26,8 @@ from ductor_stream.errors import DevStackError
 _TRAMPOLINE = Path(__file__).with_name("trampoline.py")
 _children: list[tuple[subprocess.Popen[bytes], signal.Signals]] = []
 """All that may still run, each with the signal that ends it."""
+_noting = threading.Lock()
+"""Servers are started from several threads; ``end_everything``, in a signal handler, takes no lock and reads only."""
 _ending = threading.Event()
 _TAIL_LINES = 15
 _POLL_S = 0.005
@@ -207,8 +209,9 @@ def _fork(spec: ServerSpec) -> subprocess.Popen[bytes]:
             child = fork_child(ChildSpec(argv, spec.folder, spec.environment, output, spec.stdin, spec.inherited))
     except OSError as error:
         raise DevStackError(f"{spec.name} cannot be started: {error}") from error
-    _children[:] = [each for each in _children if each[0].returncode is None]
-    _children.append((child, spec.stop_signal))
+    with _noting:
+        _children[:] = [each for each in _children if each[0].returncode is None]
+        _children.append((child, spec.stop_signal))
     return child
 
 

@@ -57,7 +57,7 @@ def refusals(run_id: str, records: Sequence[Record]) -> dict[tuple[int, int], st
     found: dict[tuple[int, int], str] = {}
     for execution in dict.fromkeys(record.execution for record in records):
         own = lineage(records, execution)
-        if isinstance(own[0].event, (RunStarted, Continued)):  # else its beginning was folded into the run's summary
+        if own[0].seq == 1:  # else its beginning was folded into the run's summary
             fold(run_id, own, None, found)
     return found
 

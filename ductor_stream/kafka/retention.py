@@ -12,9 +12,11 @@ FOREVER = -1
 
 
 def retentions(config: AdminConfig) -> dict[str, int]:
-    """``retention.ms`` of the inbound and task topics, by name; ``FOREVER`` where nothing is ever deleted.
+    """For how long the inbound and task topics keep a record (ms), by name; ``FOREVER`` where nothing is ever deleted.
 
-    Raises LogUnavailable, and TopicsNotReady where the broker does not tell.
+    Kafka deletes whole segments: the first record of one outlives ``retention.ms`` by the time that the segment spans. Of
+    inbound topics that is counted, since what is read again there begins a run; of task topics a worker that reads
+    such an old record sends a result for a run that is not there, which is late. Raises LogUnavailable, and TopicsNotReady where the broker does not tell.
     """
     admin = open_admin(config)
     try:
@@ -29,9 +31,9 @@ def retentions(config: AdminConfig) -> dict[str, int]:
             f"Kafka does not tell how long it keeps the records of {', '.join(silent)}: the topics have to be there, and "
             "DESCRIBE and DESCRIBE_CONFIGS on them to be allowed"
         )
-    return {name: _kept(told[name]) for name in names}
+    return {name: _kept(told[name], inbound=name in config.topics.inbound_names) for name in names}
 
 
-def _kept(topic: dict[str, str]) -> int:
-    deleted = "delete" in topic.get("cleanup.policy", "delete")
-    return int(topic["retention.ms"]) if deleted else FOREVER
+def _kept(topic: dict[str, str], *, inbound: bool) -> int:
+    keep = int(topic["retention.ms"]) if "delete" in topic.get("cleanup.policy", "delete") else FOREVER
+    return keep + int(topic.get("segment.ms", "0")) if inbound and keep != FOREVER else keep

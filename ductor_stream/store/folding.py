@@ -42,6 +42,6 @@ def fold(
     }
     try:
         connection.execute(sql("fold"), params)
-    except (psycopg.errors.DivisionByZero, psycopg.errors.LockNotAvailable):
-        return False
+    except (psycopg.errors.DivisionByZero, psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
+        return False  # a deadlock is one with a purge of the run, which takes the rows in another order
     return True

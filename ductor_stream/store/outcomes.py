@@ -120,7 +120,9 @@ def _starts(records: Iterable[Record]) -> dict[int, str]:
     latest = ""
     for record in records:
         if record.execution not in found:
-            latest = record.event.start_id if isinstance(record.event, RunStarted) else latest
+            # By its seq: where the beginning was folded, what is first may be a start that the run refused.
+            if isinstance(record.event, RunStarted) and record.seq == 1:
+                latest = record.event.start_id
             found[record.execution] = latest
     return found
 

@@ -75,7 +75,7 @@ class Child:
             time.sleep(_LOOK_S)
         if code is None:
             return "it closed its pipe and goes on"
-        return f"it was ended by {signal.Signals(-code).name}" if code < 0 else f"it ended with exit status {code}"
+        return f"it was ended by {_signal(-code)}" if code < 0 else f"it ended with exit status {code}"
 
     def _reaped(self) -> int | None:
         with self._reaping:
@@ -194,11 +194,21 @@ class StepProcesses:
             child.close()
 
 
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"  # one of the real-time ones has no name
+
+
 def check(steps: Iterable[RegisteredStep]) -> None:
     """Refuse steps that a process of its own could not find. Raises InvalidDefinition."""
     for step in steps:
+        if step.executor != "process":
+            continue
         module = getattr(step.function, "__module__", "")
-        if step.executor == "process" and find_step(sys.modules[module], step.name, qualname(step)) is None:
+        there = sys.modules.get(module)
+        if there is None or find_step(there, step.name, qualname(step)) is None:
             raise InvalidDefinition(
                 f"step {step.name}: executor='process' finds a step in its module, and {module} has it under no name at its "
                 "top: declare it there, or leave executor= out"

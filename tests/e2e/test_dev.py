@@ -103,7 +103,7 @@ def test_what_cannot_be_done_has_its_exit_code(shop: tuple[Folder, dict[str, str
     assert folder.run("start", "fulfil", "order-9", "--input", "not json").returncode == 2
     assert folder.run("topics", "check", "shop:app").returncode == 0
     unknown = folder.run("start", "fulfill", "order-9", "--input", '"x"')
-    assert (unknown.returncode, "did you mean fulfil?" in unknown.stderr) == (3, True)
+    assert (unknown.returncode, "did you mean 'fulfil'?" in unknown.stderr) == (3, True)
 
 
 def test_pause_and_resume(shop: tuple[Folder, dict[str, str]]) -> None:

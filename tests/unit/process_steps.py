@@ -48,6 +48,12 @@ def ends(status: int) -> NoReturn:
 
 
 @app.step(executor="process")
+def signals(number: int) -> None:
+    """Ends by a signal."""
+    os.kill(os.getpid(), number)
+
+
+@app.step(executor="process")
 def forever(told: str) -> None:
     """Computes until it is killed, with a program that it has started; says who both are."""
     program = subprocess.Popen([sys.executable, "-c", "import threading; threading.Event().wait()"])

@@ -101,6 +101,17 @@ def test_a_partition_that_has_gone_is_somebody_elses_affair() -> None:
     assert store.asked == []
 
 
+def test_history_that_cannot_be_read_stays_and_stops_nothing() -> None:
+    """Of a newer release, or damaged: its run alone keeps it (R11)."""
+    store = Store(1_000)
+    store.rows[7] = (*store.rows[7][:3], b"\xc1 no MessagePack")
+    compaction, _ = made(store, kept=100)
+    compaction.note([write(501, 501)])
+    compaction.work(OWNED, idle=True)
+    compaction.work(OWNED, idle=True)
+    assert (store.folded, store.asked) == (Folded(), [401])
+
+
 def test_the_summary_adds_up() -> None:
     before = Folded(2, 1, 500, 600, {"signal": 2})
     rows = [entry(3, SIGNAL, Proceed(1)), entry(4, SIGNAL, execution=2)]

@@ -32,3 +32,25 @@ def test_suspensions_and_failures_are_warnings(caplog: pytest.LogCaptureFixture)
     assert "run suspended" in said[1] and "r1" in said[1] and "order" in said[1] and "bug: KeyError: 'sku'" in said[1]
     assert "run failed" in said[2] and "r2" in said[2] and "Boom: no card" in said[2]
     assert not any(word in line for line in said for word in ("4711", "secret", "line 2", "more"))
+
+
+class Unspeakable:
+    """A value that cannot be shown."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no")
+
+
+def test_fields_of_any_name_and_value_leave_the_commit_alone(caplog: pytest.LogCaptureFixture) -> None:
+    """What `run.log` was given must not keep from being dispatched what has landed, of this run and its neighbours."""
+    prepared = Prepared()
+    prepared.lines = {
+        "r1": [("info", "told", {"run_id": "child-7", "event": "paid"}), ("info", "mute", {"it": Unspeakable()})],
+        "r2": [("info", "next", {})],
+    }
+    with caplog.at_level(logging.INFO, "ductor_stream"):
+        tell(prepared, Metrics())
+    said = [record.getMessage() for record in caplog.records]
+    assert said[0] == "told run_id=r1 run_id_=child-7 event_=paid"
+    assert "cannot be written" in said[1] and "r1" in said[1]
+    assert said[2] == "next run_id=r2"

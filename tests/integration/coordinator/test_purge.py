@@ -11,6 +11,7 @@ from store_rigs import Background
 from support import until
 
 from ductor_stream.cli.purge import purge
+from ductor_stream.kafka.inspection import open_admin, topic_configs
 from ductor_stream.kafka.retention import retentions
 from ductor_stream.kafka.topics import INBOUND_RETENTION_MS, TASK_RETENTION_MS
 from ductor_stream.store.purge import Purged, Purger
@@ -52,7 +53,10 @@ def test_runs_that_are_restarted_while_they_are_purged(rig: Rig) -> None:
 
 
 def test_the_command_keeps_to_what_no_topic_can_deliver_again(rig: Rig) -> None:
-    assert set(retentions(rig.admin).values()) == {INBOUND_RETENTION_MS, TASK_RETENTION_MS}
+    span = int(
+        topic_configs(open_admin(rig.admin), [rig.topics.run_events], rig.admin)[rig.topics.run_events]["segment.ms"]
+    )
+    assert set(retentions(rig.admin).values()) == {INBOUND_RETENTION_MS + span, TASK_RETENTION_MS}
     rig.coordinator()
     rig.worker()
     rig.start(*IDS, input=1)

@@ -247,6 +247,18 @@ def test_a_field_that_is_null_is_an_error_of_the_input(server: HttpServer) -> No
     assert (error["type"], error["message"]) == ("InvalidInput", "url: note is None, and has to be a text or a number")
 
 
+def test_a_secret_that_an_error_echoes_in_pieces_is_found(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However little of an answer the step takes."""
+    monkeypatch.setenv("SHOP_TOKEN", SECRET)
+    pieces = [SECRET[:12].encode(), SECRET[12:].encode(), b""]
+    body = b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces)
+    server.answer(Answer(400, body, {"Transfer-Encoding": "chunked"}))
+    request = HttpRequest(
+        method="GET", url=server.url + "/x", headers={"X-Token": Secret("SHOP_TOKEN")}, max_response_bytes=5
+    )
+    assert attempt(request, None)["error"]["details"] == {"status": 400, "body": "***"}
+
+
 @pytest.mark.parametrize(
     ("given", "date", "seconds"),
     [
@@ -255,6 +267,7 @@ def test_a_field_that_is_null_is_an_error_of_the_input(server: HttpServer) -> No
         ("-5", None, None),
         ("0", None, None),
         ("999999999", None, 86_400.0),
+        ("9" * 400, None, 86_400.0),
         ("soon", None, None),
         ("Wed, 01 May 2030 12:01:00 GMT", "Wed, 01 May 2030 12:00:00 GMT", 60.0),
         ("Wed, 01 May 2030 11:00:00 GMT", "Wed, 01 May 2030 12:00:00 GMT", None),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,7 @@ def test_what_it_raises_is_told_as_from_anywhere(b: Bench) -> None:
         ("crashes", [], "it was ended by SIGSEGV"),
         ("ends", [7], "it ended with exit status 7"),
         ("ends", [0], "status 0"),
+        *([("signals", [40], "it was ended by signal 40")] if sys.platform == "linux" else []),
     ],
 )
 def test_a_process_that_dies_is_a_failed_attempt(b: Bench, step: str, arguments: list[Any], told: str) -> None:
@@ -129,4 +131,7 @@ def test_a_step_that_another_process_cannot_find_is_refused_at_once() -> None:
         pytest.raises(InvalidDefinition, match="step inside: executor='process' finds a step in its module"),
         bench(local),
     ):
+        pass
+    inside.function.__module__ = "gone"
+    with pytest.raises(InvalidDefinition, match="gone has it under no name"), bench(local):
         pass
