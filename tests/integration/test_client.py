@@ -57,6 +57,14 @@ async def wait(run: Run) -> bool:
     return await run.wait_signal(approved)
 
 
+note = app.signal("note", int)
+
+
+@app.workflow
+async def collect(run: Run, count: int) -> list[int]:
+    return [await run.wait_signal(note) for _ in range(count)]
+
+
 def settings_for(bootstrap: str, database_url: str | None = None) -> Settings:
     return Settings(kafka_bootstrap=bootstrap, namespace=fresh_name("shop"), partitions=4, database_url=database_url)
 
@@ -100,6 +108,26 @@ def test_results_of_many_runs(settings: Settings) -> None:
             return await asyncio.gather(*(handle.result(timeout=60) for handle in handles))
 
     assert asyncio.run(scene()) == [f"receipt of order-{n}" for n in range(50)]
+
+
+def test_signal_with_start(settings: Settings) -> None:
+    """Whoever has something to say starts the run, or finds it: one run, and nothing that is said is lost or doubled."""
+    run_id = fresh_name("desk")
+
+    async def say(client: Client, number: int) -> list[int]:
+        if number % 2:
+            await client.handle(run_id).signal(note, number, signal_id=str(number))  # before its start: it waits
+        handle = await client.start(collect, 15, run_id=run_id)
+        await handle.signal(note, number, signal_id=str(number))
+        return await handle.result(timeout=60)
+
+    async def scene() -> list[list[int]]:
+        async with Client(app, settings) as one, Client(app, settings) as other:
+            return await asyncio.gather(*(say((one, other)[number % 2], number) for number in range(15)))
+
+    first, *others = asyncio.run(scene())
+    assert sorted(first) == list(range(15))
+    assert others == [first] * 14
 
 
 def test_signals_commands_and_errors(settings: Settings) -> None:
