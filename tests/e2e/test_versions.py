@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from e2e.load import Load, doubled
 from fleet import Fleet, Member, fleet_of, module
 from rig import Rig
 from support import until
@@ -48,6 +49,20 @@ async def total(run: Run, n: int) -> int:
     return len(found) + await run.step(second, n)
 """
 MENDED = BUG.replace("len(found)", "found")
+ORDER_1 = """
+@app.workflow(name="order", version="1")
+async def order_1(run: Run, what: dict[str, int | bool]) -> str:
+    await run.step(first, 1)
+    await run.step(second, 2)
+    return "one"
+"""
+ORDER_2 = """
+@app.workflow(name="order", version="2")
+async def order_2(run: Run, what: dict[str, int | bool]) -> str:
+    await run.step(second, 2)
+    await run.step(first, 1)
+    return "two"
+"""
 OLD_IDS = [f"old-{n}" for n in range(6)]
 
 
@@ -129,6 +144,26 @@ def test_a_run_keeps_the_version_that_it_started_on(rig: Rig) -> None:
         assert rig.run("new")["result"] == ["two", 1, "go", 1]
         assert set(fleet.effect_counts().values()) == {1}
         rig.check()
+
+
+def test_a_roll_from_one_version_to_two_under_load_parks_nothing_for_longer_than_it_lasts(rig: Rig) -> None:
+    """A new owner starts runs on version 2, which an old one may have to give back to a new one: it waits till then."""
+    with fleet_of(rig) as fleet:
+        deployment = Deployment(fleet)
+        deployment.deploy(ORDER_1)
+        load = Load(rig)
+        with load.flowing():
+            until(lambda: len(load.ids) > 20, within_ms=20_000, what="the load")
+            deployment.roll_out(ORDER_1 + ORDER_2)
+            rolled = len(load.ids)
+            until(lambda: len(load.ids) > rolled + 20, within_ms=20_000, what="the load after it")
+        rig.until_status("completed", *load.ids)
+        assert {rig.run(run_id)["result"] for run_id in load.ids} == {"one", "two"}
+        assert {rig.run(run_id)["version"] for run_id in load.ids[rolled + 1 :]} == {"2"}
+        assert len(fleet.effect_counts()) == 2 * len(load.ids)
+        assert doubled(fleet) == {}
+        rig.check()
+        assert rig.letters() == []
 
 
 def test_suspended_runs_go_on_with_other_code_under_their_version(rig: Rig) -> None:
