@@ -38,6 +38,7 @@ class TaskAssignment:
         self._unopened: dict[int, float] = {}
         self._paused: set[int] = set()
         self._raised: list[BaseException] = []
+        self._in_callback = False
         self.gone: set[int] = set()
         """Partitions that were taken away since this was cleared."""
 
@@ -108,7 +109,7 @@ class TaskAssignment:
             if not wait:
                 self._client.commit(offsets=offsets)
                 return True
-            answers = within(CLOSE_SECONDS, lambda: self._client.commit(offsets=offsets, asynchronous=False))
+            answers = self._commit_and_wait(offsets)
         except GivenUp as error:
             logger.warning("offsets of %s are not committed: %s", self._topic, error)
             return False
@@ -116,6 +117,12 @@ class TaskAssignment:
             logger.warning("offsets of %s are not committed: %s", self._topic, error.args[0].str())
             return False
         return all(answer.error is None for answer in answers)
+
+    def _commit_and_wait(self, offsets: list[TopicPartition]) -> list[TopicPartition]:
+        if self._in_callback:
+            # A client stops fetching for good when another thread commits by it in the middle of a rebalance.
+            return self._client.commit(offsets=offsets, asynchronous=False)
+        return within(CLOSE_SECONDS, lambda: self._client.commit(offsets=offsets, asynchronous=False))
 
     def heard_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
         """What became of a commit that was not waited for."""
@@ -143,9 +150,11 @@ class TaskAssignment:
     def _revoked(self, _client: Consumer, partitions: list[TopicPartition]) -> None:
         opened = self._opened_of(partitions)
         logger.info("revoked %s of %s", sorted(opened), self._topic)
+        self._in_callback = True
         with self._shielded():
             if opened:
                 self._ownership.revoked(opened)
+        self._in_callback = False
         self._let_go(partitions)
 
     def _lost(self, _client: Consumer, partitions: list[TopicPartition]) -> None:
