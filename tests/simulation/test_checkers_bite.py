@@ -33,8 +33,8 @@ FOUND_AT: dict[str, int] = {
     "task_done_when_taken": 0,
     "attempt_committed_past_before_anybody_has_heard_of_it": 91,
     "result_given_up_when_it_was_not_taken": 11,
-    "cache_lets_go_in_the_middle_of_a_batch": 188,
-    "event_that_comes_again_hides_the_end": 141,
+    "cache_lets_go_in_the_middle_of_a_batch": 247,
+    "event_that_comes_again_hides_the_end": 312,
     "watchdog_asleep": 13,
 }
 """Bug -> a seed that finds it: so that the suite need not search again; ``hunt.py`` does."""
