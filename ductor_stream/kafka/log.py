@@ -15,7 +15,7 @@ from ductor_stream.kafka import group
 from ductor_stream.kafka.offsets import Gap, OffsetQuestions
 from ductor_stream.kafka.options import client_options, open_client
 from ductor_stream.kafka.producer import RecordProducer
-from ductor_stream.kafka.task_stands import ask_stands
+from ductor_stream.kafka.task_stands import GroupOffsets, ask_stands
 from ductor_stream.kafka.watch import ClusterWatch, TopicState
 from ductor_stream.ports import (
     INBOUND,
@@ -81,6 +81,7 @@ class KafkaLog:
         self._watch.start()
         self._member: group.GroupMember | None = None
         self._offsets = OffsetQuestions(self._admin, config.topics, config.request_timeout)
+        self._groups = GroupOffsets(self._make_reader)
         self._gaps: list[Gap] = []
         self._outdated = False
         self._noticed: Mapping[str, TopicState] = {}
@@ -195,7 +196,7 @@ class KafkaLog:
     def ask_tasks(self) -> Callable[[], Mapping[TaskPlace, TaskStand] | None]:
         """Ask where the task topics stand, without waiting; what is returned gives the answer, None until it is there."""
         counts = {name: state.partitions for name, state in self._watch.latest.items()}
-        return ask_stands(self._admin, self._topics, counts, self._config.request_timeout)
+        return ask_stands(self._admin, self._groups, self._topics, counts, self._config.request_timeout)
 
     def look_again(self) -> None:
         """Ask for the topics anew, soon (a queue of which nothing is known, an unknown topic)."""
@@ -218,6 +219,7 @@ class KafkaLog:
         finally:
             self._producer.close(self._config.close_timeout)
             self._watch.close()
+            self._groups.close()
 
     # -- inside --------------------------------------------------------------------------------
 
@@ -266,6 +268,12 @@ class KafkaLog:
     def _make_producer(self, heard: Callable[[KafkaError], None]) -> Producer:
         options = client_options("producer", self._config.bootstrap, self._config.options)
         return open_client(Producer, options | {"error_cb": heard})
+
+    def _make_reader(self, group_id: str) -> Consumer:
+        """One that asks about a group and never joins it."""
+        own = {"group_id": group_id, "auto_offset_reset": "latest"}
+        options = client_options("consumer", self._config.bootstrap, self._config.options, **own)
+        return open_client(Consumer, options)
 
     def _make_consumer(self, protocol: group.Protocol, heard: Callable[[KafkaError], None]) -> Consumer:
         config = self._config
