@@ -26,8 +26,8 @@ def everything(rig: Rig) -> list[dict[str, Any]]:
         "select partition, epoch, token, offsets from eec_partition where ns = {ns} order by 1",
         "select run_id, record_version, status from eec_workflow_run where ns = {ns} order by 1",
         "select run_id, record_version, txid::text from eec_workflow_transition where ns = {ns} order by 1, 2",
-        "select run_id, node_id, generation, phase from eec_workflow_step_attempt where ns = {ns} and phase <> 'late'"
-        " order by 1, 2, 3, 4",
+        "select run_id, node_id, generation, phase from eec_workflow_step_attempt"
+        + " where ns = {ns} and phase <> 'late' order by 1, 2, 3, 4",
     )
     return [row for query in queries for row in rig.rows(query)]
 
