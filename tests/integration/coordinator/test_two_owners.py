@@ -53,6 +53,11 @@ def test_a_frozen_owner_wakes_and_commits_nothing(rig: Rig) -> None:
     rig.check()
     kept = [row for row in everything(rig) if row.get("run_id") in ids]
     assert kept == [row for row in before if row.get("run_id") in ids]
+    ended = {(row["run_id"], row["node_id"], row["generation"]) for row in kept if row.get("phase") == "finished"}
+    late = rig.rows(
+        "select run_id, node_id, generation from eec_workflow_step_attempt where ns = {ns} and phase = 'late'"
+    )
+    assert {tuple(row.values()) for row in late} <= ended, "a late answer is of an attempt that had ended"
 
 
 def test_an_owner_frozen_in_mid_transaction_is_ended(rig: Rig) -> None:
