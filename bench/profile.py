@@ -24,6 +24,7 @@ from rich.table import Table
 from bench.fleet import Mode, Shape, over_kafka, sync
 from bench.load import ClosedLoop
 from bench.measures.chains import STEPS
+from bench.measures.payloads import in_flight_of, random_text
 from bench.report import HERE
 from bench.scenario import Scenario, opened
 from bench.servers import Servers, running
@@ -48,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--mode", choices=["kafka", "sync"], default="kafka")
     parser.add_argument("--partitions", type=int, help="of the inbound topics; else the shipped default")
     parser.add_argument("--in-flight", type=int, default=2_000)
+    parser.add_argument("--kb", type=int, default=0, help="steps that take and return so much text; else chains of no-ops")
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--warm", type=float, default=5.0, help="seconds before each window")
     parser.add_argument("--top", type=int, default=40, help="functions to show")
@@ -74,7 +76,9 @@ def _watch(servers: Servers, options: argparse.Namespace, tool: str) -> Window:
     own = {"BENCH_PROFILE_OUT": str(out), "BENCH_PROFILE_TOOL": tool}
     with opened(servers, _shape(options.mode, options.partitions), watched=own) as scenario:
         pid = scenario.fleet.owners()[0].process.pid
-        loop = ClosedLoop(scenario.load, lambda: scenario.load.start("chain", STEPS), options.in_flight)
+        workflow, given = ("carry", random_text(options.kb)) if options.kb else ("chain", STEPS)
+        in_flight = options.in_flight if not options.kb else in_flight_of(options.in_flight, options.kb)
+        loop = ClosedLoop(scenario.load, lambda: scenario.load.start(workflow, given), in_flight)
         loop.run_for(options.warm)
         spy = _spy(pid, options) if options.py_spy and tool == "stopwatch" else None
         meter = scenario.meter()

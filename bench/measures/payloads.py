@@ -23,10 +23,18 @@ def payloads(bench: Bench) -> None:
                 _carry(bench, scenario, mode, kb)
 
 
+def random_text(kb: int) -> str:
+    """Random, or Postgres would compress it to nothing."""
+    return secrets.token_urlsafe(kb * 1024)[: kb * 1024]
+
+
+def in_flight_of(in_flight: int, kb: int) -> int:
+    """So many runs that about as many bytes are in flight as of others with ``in_flight`` times 1 KB."""
+    return max(_LEAST_IN_FLIGHT, in_flight // kb)
+
+
 def _carry(bench: Bench, scenario: Scenario, mode: Mode, kb: int) -> None:
-    # Random, or Postgres would compress it to nothing.
-    text = secrets.token_urlsafe(kb * 1024)[: kb * 1024]
-    in_flight = max(_LEAST_IN_FLIGHT, bench.sizes.in_flight // kb)
+    text, in_flight = random_text(kb), in_flight_of(bench.sizes.in_flight, kb)
     loop = ClosedLoop(scenario.load, lambda: scenario.load.start("carry", text), in_flight)
     loop.run_for(bench.sizes.chain_warm_s)
     for _ in range(bench.repeats):

@@ -83,7 +83,7 @@ class Intake:
         # First what local attempts have to say: it may answer for what seems overdue.
         self._take_local(work, owned, 0.0)
         if self.limit > 1 or work.empty():
-            self._deadlines.take(work, owned, self.limit)
+            self._deadlines.take(work, owned, min(self.limit, self._config.due_limit))
         if self.limit > 1 or work.empty():
             self._take_inbox(work, owned)
         wait = 0.0 if not work.empty() else self._wait(until)

@@ -62,7 +62,11 @@ class Draft:
     def dispatch(self, node: Node, *, again: bool = False) -> None:
         """Add or replace a step node whose attempt is to be sent after the commit."""
         self.put(node)
-        self.dispatches[self.header.execution, node.node_id] = DispatchAttempt(self.header.execution, node, again)
+        key = (self.header.execution, node.node_id)
+        earlier = self.dispatches.get(key) if again else None
+        if isinstance(earlier, DispatchAttempt) and earlier.node.generation == node.generation:
+            again = earlier.again  # it has not gone out yet
+        self.dispatches[key] = DispatchAttempt(self.header.execution, node, again)
 
     def start_child(self, node: Node) -> None:
         """Start the child run of this node after the commit; the node is open unless it is detached."""

@@ -26,6 +26,9 @@ from ductor_stream.errors import InvalidValue, PayloadTooLarge
 # A whole number token of msgspec's compact output, long enough to be beyond 2**53 (sixteen digits).
 _LONG_NUMBER = re.compile(rb"(?:^|[:,\[])-?\d{16,}(?:$|[,\]}])")
 _LONG_TEXT = re.compile(rb'"-?\d{16,}"')
+# The pattern takes 25 ns a byte, and hardly any value has sixteen digits in a row: that is found out at 2 ns.
+_DIGITS = bytes(ord("0") if chr(c).isdecimal() else ord(" ") for c in range(128)) + b" " * 128
+_SIXTEEN = b"0" * 16
 _any = msgspec.json.Decoder()
 
 
@@ -49,7 +52,7 @@ def _encoded(value: Any) -> bytes:
     except TypeError:
         # Keys that are no strings, or a set whose members have no order: not a fault yet.
         return forms.as_it_is.encode(forms.ordered(value))
-    if len(raw) > 15 and _LONG_NUMBER.search(raw):
+    if len(raw) > 15 and _SIXTEEN in raw.translate(_DIGITS) and _LONG_NUMBER.search(raw):
         return forms.as_it_is.encode(forms.ordered(value))
     return raw
 

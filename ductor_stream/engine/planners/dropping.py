@@ -7,7 +7,7 @@ may count: the caller has marked the run dead, and installs the dropped loop as 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import FrameType
@@ -63,6 +63,14 @@ def end(awaited: Any) -> int:
             # and warn, whenever the collector comes by.
             frame.clear()
     return unended
+
+
+def untie(tasks: Iterable[Any]) -> None:
+    """Part ended tasks from the futures that they wait for, so that both are freed at once and not by the collector."""
+    for task in tasks:
+        waiter = task._fut_waiter
+        for callback, _ in getattr(waiter, "_callbacks", None) or ():
+            waiter.remove_done_callback(callback)
 
 
 def _close(link: Any) -> bool:

@@ -72,7 +72,7 @@ class FunctionLive:
         self._patches: dict[str, bool] = {}
         self.nodes_created = 0
         self._buffered: dict[str, deque[SignalArrived]] = {}
-        self._waiting: dict[str, deque[tuple[str, asyncio.Future[SignalArrived]]]] = {}
+        self._waiting: dict[str, list[tuple[str, asyncio.Future[SignalArrived]]]] = {}
 
     # -- planners.Live ----------------------------------------------------------------------
 
@@ -105,6 +105,10 @@ class FunctionLive:
 
     def abandon(self) -> None:
         self.loop.abandon()
+        # It is freed now, not whenever the garbage collector comes by: owners let go of thousands a second.
+        self._root = None
+        for awaited in (self._steps, self._timers, self._children, self._waiting):
+            awaited.clear()
 
     def lines(self) -> list[LogLine]:
         written, self.log_lines = self.log_lines, []
@@ -316,7 +320,7 @@ class FunctionLive:
             return buffered.popleft(), None
         self.emit(NodeCreated(node_id, "signal", name))
         future: asyncio.Future[SignalArrived] = self.loop.create_future()
-        self._waiting.setdefault(name, deque()).append((node_id, future))
+        self._waiting.setdefault(name, []).append((node_id, future))
         try:
             taken = await future
         except asyncio.CancelledError:
@@ -327,7 +331,7 @@ class FunctionLive:
     def _signal(self, signal: SignalArrived) -> None:
         waiting = self._waiting.get(signal.name)
         if waiting:
-            waiting.popleft()[1].set_result(signal)
+            waiting.pop(0)[1].set_result(signal)
         else:
             self._buffered.setdefault(signal.name, deque()).append(signal)
 

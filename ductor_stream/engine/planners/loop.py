@@ -124,11 +124,14 @@ class WorkflowLoop(NoOutsideWorld, TimedLoop):
         try:
             with dropping.silence():
                 unended = sum(dropping.end(generator) for generator in self._generators)
-                unended += sum(dropping.end(task.get_coro()) for task in reversed(self.live_tasks()))
+                live = self.live_tasks()
+                unended += sum(dropping.end(task.get_coro()) for task in reversed(live))
+                dropping.untie(live)
                 self._ready.clear()
                 self._tasks.clear()
                 self._generators.clear()
                 self.exceptions.clear()
+                vars(self).pop("_timers", None)  # nobody is told any more, and who was told is free
         finally:
             self._leave(outer)
         return unended

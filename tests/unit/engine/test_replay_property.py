@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ductor_stream.engine.actions import CloseAttempt, CommandChild, DispatchAttempt, StartChild, StopAttempt
@@ -52,8 +52,16 @@ def _again(lived: Driver, batches: Sequence[tuple[int, bool]]) -> Driver:
     return other
 
 
+_SENT_AGAIN_BEFORE_IT_WAS_SENT = {
+    "program": ("seq", [("race", [("step", "a", 0), ("shield", ("step", "a", 0))]), *[("step", "a", 0)] * 3]),
+    "chosen": [0, 425, 0, 0, 0, 0, 2, 1, 1, 0, 2, 0, 5],
+    "batches": [(2, False)],
+}
+
+
 @examples(150)
 @given(programs, choices, st.lists(st.tuples(st.integers(1, 5), st.booleans()), min_size=1, max_size=4))
+@example(**_SENT_AGAIN_BEFORE_IT_WAS_SENT)
 @abandoning()
 def test_batching_and_cache_loss_change_nothing(
     program: Any, chosen: list[int], batches: list[tuple[int, bool]]
