@@ -49,7 +49,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--mode", choices=["kafka", "sync"], default="kafka")
     parser.add_argument("--partitions", type=int, help="of the inbound topics; else the shipped default")
     parser.add_argument("--in-flight", type=int, default=2_000)
-    parser.add_argument("--kb", type=int, default=0, help="steps that take and return so much text; else chains of no-ops")
+    parser.add_argument(
+        "--kb", type=int, default=0, help="steps that take and return so much text; else chains of no-ops"
+    )
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--warm", type=float, default=5.0, help="seconds before each window")
     parser.add_argument("--top", type=int, default=40, help="functions to show")

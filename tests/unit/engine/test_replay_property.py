@@ -29,13 +29,18 @@ def _lasting(driver: Driver) -> list[bytes]:
     return _bytes([action for action in driver.actions if not isinstance(action, _TAKEN_BACK)])
 
 
-def _wanted(driver: Driver) -> set[bytes]:
-    """What was sent, and neither answered nor stopped."""
+def _wanted(driver: Driver) -> dict[tuple[str, int], bytes]:
+    """What was sent, and neither answered nor stopped: as it was sent last, and noted as sent once before."""
     ended = {(a.node.node_id, a.node.generation) for a in driver.actions if isinstance(a, (StopAttempt, CommandChild))}
     ended |= {(a.node.node_id, a.node.generation) for a in driver.done(CloseAttempt)}
     ended |= {(r.event.node_id, 1) for r in driver.records if isinstance(r.event, ChildFinished)}
-    sent = [action for action in driver.actions if isinstance(action, _SENT)]
-    return set(_bytes([action for action in sent if (action.node.node_id, action.node.generation) not in ended]))
+    wanted: dict[tuple[str, int], bytes] = {}
+    for action in driver.actions:
+        if isinstance(action, _SENT) and (key := (action.node.node_id, action.node.generation)) not in ended:
+            noted = isinstance(action, StartChild) or not action.again
+            assert noted or key in wanted, f"{key} was sent again before anything says that it was sent"
+            wanted[key] = msgspec.msgpack.encode(action.node)
+    return wanted
 
 
 def _again(lived: Driver, batches: Sequence[tuple[int, bool]]) -> Driver:
