@@ -66,11 +66,12 @@ def end(awaited: Any) -> int:
 
 
 def untie(tasks: Iterable[Any]) -> None:
-    """Part ended tasks from the futures that they wait for, so that both are freed at once and not by the collector."""
+    """Part ended tasks from what waits for them and what they wait for, so that all are freed at once and not by the
+    collector."""
     for task in tasks:
-        waiter = task._fut_waiter
-        for callback, _ in getattr(waiter, "_callbacks", None) or ():
-            waiter.remove_done_callback(callback)
+        for future in (task, task._fut_waiter):
+            for callback, _ in getattr(future, "_callbacks", None) or ():
+                future.remove_done_callback(callback)
 
 
 def _close(link: Any) -> bool:

@@ -259,6 +259,8 @@ class FunctionLive:
             if self._steps.pop(node_id, None) is not None:
                 self.emit(NodeDropped(node_id))
             raise
+        finally:
+            del future  # an error that it raised holds this frame: both would be left to the garbage collector
 
     async def child(self, name: str, raw: bytes, options: ChildOptions, output_type: Any) -> Any:
         """Create a child node and await its outcome; a detached one is started and not awaited."""
@@ -279,6 +281,8 @@ class FunctionLive:
             if self._children.pop(node_id, None) is not None:
                 self.emit(NodeDropped(node_id))
             raise
+        finally:
+            del future  # as in `step`
 
     def patched(self, change: str) -> bool:
         """Whether this run has the change: yes where its code first gets there now, no where history went without it."""
