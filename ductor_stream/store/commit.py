@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import psycopg
-from psycopg import Connection
+from psycopg import Connection, RawCursor
 from psycopg.pq import TransactionStatus
 
 from ductor_stream.errors import (
@@ -27,7 +27,7 @@ from ductor_stream.ports import Batch
 from ductor_stream.store.binding import bound, check_fenced, part_of, run_ids_of
 from ductor_stream.store.columns import Int2, Int4s, Int8s, Texts, storable
 from ductor_stream.store.connection import line, lost, translated
-from ductor_stream.store.queries import sql
+from ductor_stream.store.queries import numbered, sql
 
 _CHECK_FAILED = "22012"  # a division by zero: one of the checks in the final select
 _DUPLICATE = "23505"
@@ -53,8 +53,7 @@ def commit(connection: Connection[Any], ns: int, batch: Batch) -> int:
     if lost(connection):
         raise StoreUnavailable("the connection to Postgres is closed, nothing was sent")
     try:
-        query, params = bound(batch, ns)
-        row = connection.execute(sql(query), params, binary=True).fetchone()
+        row = _write(connection, ns, batch).fetchone()
         if in_transaction(connection):
             connection.execute(b"commit")
     except (psycopg.Error, DataError) as error:
@@ -62,6 +61,12 @@ def commit(connection: Connection[Any], ns: int, batch: Batch) -> int:
     if row is None:
         raise InvariantViolation("the commit statement returned nothing")
     return int(row[-1])
+
+
+def _write(connection: Connection[Any], ns: int, batch: Batch) -> RawCursor[Any]:
+    query, params = bound(batch, ns)
+    statement, names = numbered(query)
+    return RawCursor(connection).execute(statement, [params[name] for name in names], binary=True)
 
 
 def _explained(connection: Connection[Any], ns: int, batch: Batch, error: psycopg.Error | DataError) -> Exception:
@@ -173,8 +178,7 @@ def _trial(connection: Connection[Any], ns: int, batch: Batch, run_ids: list[str
     """Try these runs alone; returns what Postgres says against them, None if they pass."""
     try:
         connection.execute(b"begin")
-        query, params = bound(part_of(batch, frozenset(run_ids)), ns)
-        connection.execute(sql(query), params, binary=True)
+        _write(connection, ns, part_of(batch, frozenset(run_ids)))
     except (psycopg.Error, DataError) as error:
         if lost(connection) or not _is_data(error):
             raise

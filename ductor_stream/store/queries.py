@@ -21,6 +21,7 @@ import msgspec
 from ductor_stream.errors import InvariantViolation
 
 _HEADER = re.compile(r"^-- name: (?P<name>\S+)\n-- purpose: (?P<purpose>.+)\n-- index: (?P<index>.+)\n", re.MULTILINE)
+_PARAMETER = re.compile(rb"%\((\w+)\)b")
 
 
 class Query(msgspec.Struct, frozen=True):
@@ -61,6 +62,17 @@ def all_queries() -> dict[str, Query]:
 def sql(name: str) -> bytes:
     """The statement of that name, as the driver takes it."""
     return all_queries()[name].sql
+
+
+@lru_cache
+def numbered(name: str) -> tuple[bytes, tuple[str, ...]]:
+    """The statement of that name with ``$1``, ``$2`` … for its parameters, and their names in that order.
+
+    For ``psycopg.RawCursor``: the driver would take a long statement apart again each time that it is executed.
+    """
+    names: dict[bytes, int] = {}
+    statement = _PARAMETER.sub(lambda found: b"$%d" % names.setdefault(found[1], len(names) + 1), sql(name))
+    return statement, tuple(found.decode() for found in names)
 
 
 def schema_sql() -> str:

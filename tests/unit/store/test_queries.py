@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 import ductor_stream.store
 from ductor_stream.store.grants import PURGER
 from ductor_stream.store.migrate import migrations
-from ductor_stream.store.queries import all_queries, schema_sql
+from ductor_stream.store.queries import all_queries, numbered, schema_sql, sql
 
 STORE = Path(ductor_stream.store.__file__).parent
 
@@ -49,3 +51,11 @@ def test_a_purge_leaves_nothing_of_a_run() -> None:
 def test_migrations_are_numbered_from_one_without_a_gap() -> None:
     assert [m.version for m in migrations()] == list(range(1, len(migrations()) + 1))
     assert migrations()[0].label == "0001_pre_initial"
+
+
+@pytest.mark.parametrize("name", ["commit", "commit_one"])
+def test_a_numbered_statement_is_the_same_statement(name: str) -> None:
+    statement, names = numbered(name)
+    named = re.sub(rb"\$(\d+)", lambda found: b"%%(%s)b" % names[int(found[1]) - 1].encode(), statement)
+    assert named == sql(name)
+    assert len(set(names)) == len(names)
