@@ -54,6 +54,26 @@ async def awaits_what_exists_in_finally(loop: SteppedLoop) -> None:
         SEEN.append("never: that inner() will not end is not its caller's to hear")
 
 
+async def awaits_anew_what_awaits_again_in_finally(loop: SteppedLoop) -> None:
+    async def inner() -> None:
+        try:
+            await loop.node()
+        finally:
+            try:
+                await asyncio.sleep(0)  # needs no loop: a dropped one cannot refuse it
+            finally:
+                await asyncio.sleep(0)
+                SEEN.append("never: after an await in finally")
+
+    try:
+        await inner()
+    finally:
+        try:
+            await inner()
+        except RuntimeError:
+            SEEN.append("never: that inner() will not end is not its caller's to hear")
+
+
 async def raises_in_finally(loop: SteppedLoop) -> None:
     try:
         await loop.node()
@@ -101,6 +121,22 @@ async def is_in_an_async_generator(loop: SteppedLoop) -> None:
         pass
 
 
+async def is_in_what_hides_what_it_awaits(loop: SteppedLoop) -> None:
+    class Hidden:
+        def __await__(self):
+            return awaits_anew_what_awaits_again_in_finally(loop).__await__()
+
+    async def pages():
+        try:
+            yield await Hidden()
+        except BaseException:  # noqa: BLE001 - also the GeneratorExit of being dropped
+            await asyncio.wait_for(Hidden(), 1)  # refused: holds a coroutine that was not started
+        finally:
+            await Hidden()
+
+    await anext(pages(), None)
+
+
 async def left_an_async_generator(loop: SteppedLoop) -> None:
     async def pages():
         try:
@@ -144,12 +180,14 @@ SUSPENDED = [
     awaits_in_finally,
     awaits_in_the_finally_of_what_it_awaits,
     awaits_what_exists_in_finally,
+    awaits_anew_what_awaits_again_in_finally,
     raises_in_finally,
     holds_coroutines_not_started,
     holds_one_on_the_stack,
     holds_one_in_a_cycle,
     is_in_a_group,
     is_in_an_async_generator,
+    is_in_what_hides_what_it_awaits,
     left_an_async_generator,
     uses_locks_and_queues,
     has_a_task_not_started,

@@ -123,9 +123,9 @@ class WorkflowLoop(NoOutsideWorld, TimedLoop):
         outer = self._enter()
         try:
             with dropping.silence():
-                unended = sum(dropping.end(generator) for generator in self._generators)
                 live = self.live_tasks()
-                unended += sum(dropping.end(task.get_coro()) for task in reversed(live))
+                unended = sum(dropping.end(task.get_coro()) for task in reversed(live))
+                unended += sum(dropping.end(generator) for generator in list(self._generators))
                 dropping.untie(live)
                 self._ready.clear()
                 self._tasks.clear()
