@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import click
+from prometheus_client.parser import text_string_to_metric_families
 
 from ductor_stream.cli.running import Stop, stop_on_signals
 from ductor_stream.config import Settings
@@ -20,6 +20,9 @@ from ductor_stream.dev.process import ServerProcess, ServerSpec, launch
 _LOOK_EVERY_S = 0.3
 _ASK_WITHIN_S = 1.0
 _END_WITHIN_S = 10.0
+_NAMED = 3
+"""So many changed files are named; a checkout of another branch changes hundreds."""
+_OWNED = "ductor_partitions_owned"
 _SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages"})
 
 
@@ -43,27 +46,63 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def run_reloading(spec: str, settings: Settings, concurrency: int, data_dir: Path, ready: Callable[[], None]) -> None:
-    """Serve the app until a signal comes; ``ready`` is called once, when it first is. Its log is kept in ``data_dir``."""
+    """Serve the app until a signal comes; ``ready`` is called once, when it first is. Its log is kept in ``data_dir``.
+
+    Of a change one line says that it was seen, and another that the new code is in effect: processes of the old code
+    have ended by then, and those of the new are ready.
+    """
+    folder = Path.cwd()
     with stop_on_signals() as stop:
+        seen = stamps(folder)
         child = _Child(spec, settings, concurrency, data_dir)
-        seen = stamps(Path.cwd())
-        told = False
+        news = _News(ready)
         try:
             while not stop.wait(_LOOK_EVERY_S):
-                now = stamps(Path.cwd())
+                now = stamps(folder)
                 if now != seen:
-                    changed = sorted(str(path) for path in now.keys() | seen.keys() if now.get(path) != seen.get(path))
-                    click.echo(f"{', '.join(changed[:3])} changed: starting anew", err=True)
+                    news.changed(path.relative_to(folder) for path in changes(seen, now))
                     seen = now
                     child.restart()
-                if not told and child.ready():
-                    told = True
-                    ready()
                 child.pass_on_log()
+                if news.waits and child.ready():
+                    news.tell()
                 _mourn(child, stop)
         finally:
             child.end()
             child.pass_on_log()
+
+
+def changes(before: Mapping[Path, float], after: Mapping[Path, float]) -> list[Path]:
+    """Files that were written, made or deleted between two looks."""
+    return sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
+
+
+class _News:
+    """What is told once the app is ready: at first that it runs, then which files it runs anew."""
+
+    def __init__(self, ready: Callable[[], None]) -> None:
+        self._ready: Callable[[], None] | None = ready
+        self._changed: set[str] = set()
+        self.waits = True
+
+    def changed(self, paths: Iterable[Path]) -> None:
+        self._changed |= set(map(str, paths))
+        self.waits = True
+        click.echo(f"{self._named()} changed: starting anew", err=True)
+
+    def tell(self) -> None:
+        self.waits = False
+        if self._ready is not None:
+            self._ready()
+            self._ready = None
+        elif self._changed:
+            click.echo(f"{self._named()} changed: coordinator and worker run the new code", err=True)
+        self._changed.clear()
+
+    def _named(self) -> str:
+        names = sorted(self._changed)
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        return ", ".join(names[:_NAMED]) + more
 
 
 def _mourn(child: _Child, stop: Stop) -> None:
@@ -109,11 +148,17 @@ class _Child:
         return self._process.alive()
 
     def ready(self) -> bool:
+        """Whether nothing is amiss with it, and it owns runs: from then on a start is taken at once."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/readyz", timeout=_ASK_WITHIN_S):
-                return True
-        except (OSError, urllib.error.URLError):
+            self._ask("readyz")
+            families = text_string_to_metric_families(self._ask("metrics"))
+        except OSError:
             return False
+        return any(sample.value > 0 for each in families for sample in each.samples if sample.name == _OWNED)
+
+    def _ask(self, path: str) -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/{path}", timeout=_ASK_WITHIN_S) as answer:
+            return str(answer.read(), "utf-8")
 
     def pass_on_log(self) -> None:
         """What the app has logged since the last time, to where our own logs go."""
@@ -126,6 +171,7 @@ class _Child:
 
     def restart(self) -> None:
         self.end()
+        self.pass_on_log()
         self._process = self._start()
 
     def end(self) -> None:

@@ -265,6 +265,11 @@ def test_reload_mends_a_suspended_run(tmp_path: Path) -> None:
 
         until(suspended, within_ms=20_000)
         assert "TypeError" in folder.json("runs", "show", "order-1")["waiting_for"]
+        shop.write_text(BUG.replace("receipt + 1", "receipt +"), encoding="utf-8")
+        until(lambda: "the app has ended; waiting for a change" in folder.errors("dev"), within_ms=30_000)
+        in_effect = "shop.py changed: coordinator and worker run the new code"
+        assert in_effect not in folder.errors("dev")
         shop.write_text(BUG.replace("receipt + 1", "receipt"), encoding="utf-8")
+        until(lambda: in_effect in folder.errors("dev").splitlines(), within_ms=30_000)
         assert folder.run("runs", "watch", "order-1").returncode == 0
         assert folder.json("runs", "show", "order-1")["result"] == "receipt for order-1"
