@@ -43,7 +43,8 @@ class Shape:
     workers: int = 1
     partitions: int | None = None
     concurrency: int = 2_500
-    """Attempts at a time per worker (``--concurrency``): the default of 20 is for steps that wait for others."""
+    """Attempts at a time per worker (``--concurrency``): the default of 20 is for steps that wait for others. What
+    SyncMatch finds no slot for goes over Kafka, so it has one for each step of the widest fan-out."""
 
     @property
     def label(self) -> str:
@@ -57,7 +58,7 @@ class Shape:
 
 def sync(processes: int = 1, workers: int = 0, partitions: int | None = None) -> Shape:
     """SyncMatch: so many processes that are coordinator and worker in one."""
-    return Shape("sync", processes, workers, partitions)
+    return Shape("sync", processes, workers, partitions, concurrency=10_000)
 
 
 def over_kafka(coordinators: int = 1, workers: int = 1, partitions: int | None = None) -> Shape:
