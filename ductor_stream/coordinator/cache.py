@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from ductor_stream.engine.events import Continued
 from ductor_stream.engine.fork import lineage
 from ductor_stream.engine.planners import Live
 from ductor_stream.engine.state import CLOSED, Record, RunState, UnknownFormat, decode_header, decode_records
@@ -19,7 +20,7 @@ class Cached(msgspec.Struct):
     """What the owner knows of a run between two commits.
 
     ``state`` is None for a run that does not exist; ``record_version`` is then 0. ``history`` is there only
-    when the run was just loaded. ``problem`` says why the run cannot be ticked by this release.
+    when the run was just loaded, or has just continued as new. ``problem`` says why the run cannot be ticked by this release.
     """
 
     record_version: int
@@ -68,8 +69,11 @@ class RunCache:
         return self._runs.get(run_id)
 
     def keep(self, run_id: str, cached: Cached) -> None:
-        """Remember a run as it was committed; without a live coroutine it is cheaper to load it again."""
-        if cached.live is None:
+        """Remember a run as it was committed; without a live coroutine it is cheaper to load it again.
+
+        But for an execution that has just begun: it will be ticked at once, and its history is there.
+        """
+        if cached.live is None and not cached.history:
             self._runs.pop(run_id, None)
             return
         self._runs[run_id] = cached
@@ -124,7 +128,15 @@ def _rebuilt(loaded: LoadedRun, raw_header: bytes) -> Cached:
     if history:
         header.seq, header.now = state.header.seq, state.header.now
     state.header = header
-    return Cached(loaded.record_version, state, history=records, journal_from=loaded.journal_from)
+    return Cached(loaded.record_version, state, history=history, journal_from=loaded.journal_from)
+
+
+def just_begun(records: Sequence[Record], state: RunState) -> Sequence[Record]:
+    """The whole history of an open execution, where these records of one tick are all that it has; else nothing."""
+    own = [record for record in records if record.execution == state.header.execution]
+    if state.closed or not own or own[0].seq != 1 or not isinstance(own[0].event, Continued):
+        return ()
+    return own
 
 
 def abandon(lives: Iterable[Live | None]) -> None:

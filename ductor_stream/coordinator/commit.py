@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from ductor_stream.coordinator.attempt_rows import dispatched, error_json, finished, late
-from ductor_stream.coordinator.cache import Cached
+from ductor_stream.coordinator.cache import Cached, just_begun
 from ductor_stream.coordinator.config import CoordinatorConfig
 from ductor_stream.coordinator.dispatch import Dispatcher
 from ductor_stream.coordinator.heartbeats import Heard, Heartbeats
@@ -195,8 +195,8 @@ class Committer:
         assert tick is not None
         version = before.record_version + 1
         same_execution = before.state is not None and before.state.header.execution == header.execution
-        # A retry or reset keeps the records of the execution that it comes from.
-        journal_from = before.journal_from if same_execution or header.origin else version
+        # A retry or reset keeps the records of the execution that it comes from; so do signals that stay in place.
+        journal_from = before.journal_from if same_execution or header.origin or state.span else version
         same = goes_on(before.state, state)
         wake = self._wake(one, state, tick.soonest, same)
         reason = ""
@@ -228,7 +228,8 @@ class Committer:
         if tick.lines:
             prepared.lines[one.run_id] = tick.lines
         live = None if state.closed else tick.live
-        prepared.kept[one.run_id] = Cached(version, state, live, one.partition, (), journal_from, wake)
+        history = just_begun(tick.records, state) if live is None else ()
+        prepared.kept[one.run_id] = Cached(version, state, live, one.partition, history, journal_from, wake)
 
     def _wake(self, one: Ticked, state: RunState, soonest: int | None, same: bool) -> int | None:
         before = one.before.wake_at

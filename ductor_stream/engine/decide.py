@@ -17,6 +17,7 @@ from ductor_stream.engine.state import (
     NodeDropped,
     Parked,
     Patched,
+    SignalArrived,
     SignalPassedOver,
     SignalTaken,
     ViewSet,
@@ -41,7 +42,7 @@ def decide(draft: Draft, decisions: Sequence[AnyDecision]) -> None:
                 if node_id in nodes:
                     draft.drop(node_id, "no longer awaited")
             case SignalTaken(signal_id, taken_by) | SignalPassedOver(signal_id, taken_by):
-                draft.state.signals[:] = [s for s in draft.state.signals if s.signal_id != signal_id]
+                _take(draft.state.signals, signal_id)
                 if taken_by is not None:
                     del nodes[taken_by]
             case Patched():
@@ -57,6 +58,14 @@ def decide(draft: Draft, decisions: Sequence[AnyDecision]) -> None:
                 draft.close("fail", now, failure=failure)
             case Cancelled():
                 draft.close("cancel", now)
+
+
+def _take(signals: list[SignalArrived], signal_id: str) -> None:
+    """Nearly always it is the first: the others are not walked over for each."""
+    for index, signal in enumerate(signals):
+        if signal.signal_id == signal_id:
+            del signals[index]
+            return
 
 
 def park(draft: Draft, parked: Parked, facts: list[Held]) -> None:

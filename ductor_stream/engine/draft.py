@@ -12,7 +12,7 @@ from ductor_stream.engine.actions import (
     StopAttempt,
     TellParent,
 )
-from ductor_stream.engine.events import CarriedSignal, ChildFinished, Continued, Failure, Parent
+from ductor_stream.engine.events import CarriedSignal, ChildFinished, Continued, ContinuedInPlace, Failure, Parent
 from ductor_stream.engine.state import ContinuedAsNew, Header, Node, RunState
 from ductor_stream.engine.transitions import Trigger, moved
 from ductor_stream.errors import InvariantViolation
@@ -24,6 +24,14 @@ _CLOSING: dict[Trigger, LifecycleType] = {
     "terminate": "run.terminated",
     "time_out": "run.timed_out",
 }
+
+_SIGNAL_BYTES = 64
+"""What a signal takes beside its payload: its id, its name, lengths."""
+
+_BYTES_PER_RECORD = 1_024
+"""Signals that nobody has taken are written again when that costs no more than so much for each record since they were
+last written: then all that is written is linear in what comes, and what a load reads of earlier executions is bounded by the signals
+that wait (32 MB at most: 31,250 records)."""
 
 
 class Draft:
@@ -138,7 +146,7 @@ class Draft:
             self.drop(node_id, "run continued as new")
         self.emit("run.continued", now=now)
         signals = [CarriedSignal(s.signal_id, s.name, s.payload) for s in self.state.signals]
-        return Continued(
+        said = (
             header.workflow,
             asked.version or header.version,
             asked.input,
@@ -148,6 +156,9 @@ class Draft:
             header.parent,
             header.cancel_requested and not asked.cancel_heard,
         )
+        span = self.state.span + header.seq
+        size = sum(_SIGNAL_BYTES + len(s.payload) for s in signals)
+        return Continued(*said) if size <= span * _BYTES_PER_RECORD else ContinuedInPlace(*said, span)
 
     def all_actions(self) -> list[Action]:
         """What is to be done after the commit; dispatches last, in the order in which nodes were created."""

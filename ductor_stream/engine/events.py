@@ -76,6 +76,16 @@ class Continued(Event, frozen=True, tag="continued"):
     cancel_requested: bool = False
 
 
+class ContinuedInPlace(Continued, frozen=True, tag="continued_in_place"):
+    """As ``Continued``, but the signals are not stored with it again: they stand in the records before it.
+
+    In memory they are in ``signals`` all the same. ``span`` counts the records of earlier executions that are needed for
+    them: from the last one on that began with a copy of its signals, or without any.
+    """
+
+    span: int = 0
+
+
 class Forked(Event, frozen=True, tag="forked"):
     """A retry or reset: the next execution keeps the records of another one up to ``upto`` (its ``seq``).
 
@@ -203,6 +213,7 @@ AnyEvent = (
     | Redeployed
     | Condemned
     | Continued
+    | ContinuedInPlace
     | Forked
     | Proceed
     | ChildFinished

@@ -12,7 +12,16 @@ from collections.abc import Sequence
 import msgspec
 
 from ductor_stream.engine.draft import Draft
-from ductor_stream.engine.events import CarriedSignal, CommandReceived, Condemned, Forked, RunTimedOut, SignalReceived
+from ductor_stream.engine.events import (
+    CarriedSignal,
+    CommandReceived,
+    Condemned,
+    Continued,
+    ContinuedInPlace,
+    Forked,
+    RunTimedOut,
+    SignalReceived,
+)
 from ductor_stream.engine.ids import MAX_RUN_ID_BYTES
 from ductor_stream.engine.state import (
     Cancelled,
@@ -24,16 +33,69 @@ from ductor_stream.engine.state import (
     NodeCreated,
     Record,
     SignalArrived,
+    SignalPassedOver,
+    SignalTaken,
 )
+from ductor_stream.errors import InvariantViolation
 
 
 def lineage(records: Sequence[Record], execution: int) -> list[Record]:
-    """The records that the state of an execution is folded from."""
-    own = [record for record in records if record.execution == execution]
-    if not own or not isinstance(own[0].event, Forked):
-        return own
-    fork = own[0].event
-    return [record for record in lineage(records, fork.from_execution) if record.seq <= fork.upto] + own
+    """The records that the state of an execution is folded from; signals that stayed in place are in its first one.
+
+    Raises InvariantViolation where records that it leans on are not there.
+    """
+    found = [record for record in records if record.execution == execution]
+    if not found or _leans_on(found) is None:
+        return found
+    by_execution: dict[int, list[Record]] = {}
+    for record in records:
+        by_execution.setdefault(record.execution, []).append(record)
+    for own in reversed(_leant_on(by_execution, execution)):
+        event = own[0].event
+        if isinstance(event, Forked):
+            found = [record for record in found if record.seq <= event.upto] + own
+        elif isinstance(event, ContinuedInPlace) and not event.signals:
+            whole = msgspec.structs.replace(event, signals=_untaken(found))
+            found = [msgspec.structs.replace(own[0], event=whole), *own[1:]]
+        else:
+            found = own
+    return found
+
+
+def _leans_on(own: Sequence[Record]) -> int | None:
+    """The execution without whose records these say nothing, or None."""
+    event = own[0].event
+    if isinstance(event, Forked):
+        return event.from_execution
+    return own[0].execution - 1 if isinstance(event, ContinuedInPlace) and not event.signals else None
+
+
+def _leant_on(by_execution: dict[int, list[Record]], execution: int) -> list[list[Record]]:
+    """The records of an execution, of the one that it leans on, of the one that that leans on …"""
+    found: list[list[Record]] = []
+    wanted: int | None = execution
+    while wanted is not None:
+        own = by_execution.get(wanted)
+        if own is None or (own[0].seq != 1 and not isinstance(own[0].event, Forked)):
+            raise InvariantViolation(f"execution {found[-1][0].execution} leans on {wanted}, which is not there")
+        found.append(own)
+        wanted = _leans_on(own)
+    return found
+
+
+def _untaken(records: Sequence[Record]) -> list[CarriedSignal]:
+    """The signals that an execution has not taken, in the order of their arrival."""
+    waiting: dict[str, CarriedSignal] = {}
+    for record in records:
+        event = record.event
+        if isinstance(event, SignalReceived):
+            waiting[event.signal_id] = CarriedSignal(event.signal_id, event.name, event.payload)
+        elif isinstance(event, Continued | Forked):
+            waiting.update((signal.signal_id, signal) for signal in event.signals)
+        for decision in record.decisions or ():
+            if isinstance(decision, SignalTaken | SignalPassedOver):
+                waiting.pop(decision.signal_id, None)
+    return list(waiting.values())
 
 
 def fork_for(command: CommandReceived, header: Header, history: Sequence[Record]) -> Forked | str:

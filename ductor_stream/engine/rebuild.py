@@ -8,7 +8,7 @@ from ductor_stream.engine.actions import EmitLifecycle
 from ductor_stream.engine.decide import decide, park
 from ductor_stream.engine.definition import WorkflowDefinition
 from ductor_stream.engine.draft import Draft
-from ductor_stream.engine.events import Continued, Forked, RunStarted
+from ductor_stream.engine.events import CommandReceived, Continued, Forked, RunStarted, SignalReceived
 from ductor_stream.engine.fork import forked, lineage
 from ductor_stream.engine.planners import Live, start_live
 from ductor_stream.engine.reduce import reduce
@@ -55,9 +55,14 @@ def refusals(run_id: str, records: Sequence[Record]) -> dict[tuple[int, int], st
     ``records`` is the history of the run, as far as it is there. A refusal is not written down: it follows from the state.
     """
     found: dict[tuple[int, int], str] = {}
-    for execution in dict.fromkeys(record.execution for record in records):
-        own = lineage(records, execution)
-        if own[0].seq == 1:  # else its beginning was folded into the run's summary
+    # Everything else that an execution hears comes from the engine itself, which refuses nothing to itself.
+    asked = (r.execution for r in records if isinstance(r.event, RunStarted | CommandReceived | SignalReceived))
+    for execution in dict.fromkeys(asked):
+        try:
+            own = lineage(records, execution)
+        except InvariantViolation:
+            continue  # what it leans on was folded into the run's summary
+        if own[0].seq == 1:  # else its own beginning was
             fold(run_id, own, None, found)
     return found
 

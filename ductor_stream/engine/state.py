@@ -7,15 +7,22 @@ rebuilt by folding the records of the current execution (``tick.rebuild``), so t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
 from ductor_stream.engine.definition import ChildOptions, StepOptions
-from ductor_stream.engine.events import AnyEvent, Failure, Parent
+from ductor_stream.engine.events import AnyEvent, ContinuedInPlace, Failure, Parent
 
-FORMAT = 1
-"""Number of the layout of states and records; a reader refuses a higher one (protocol 19)."""
+FORMAT = 2
+"""Number of the latest layout of states and records; a reader refuses a higher one (protocol 19).
+
+Written is the first one that can say it, so that the last release goes on with every run that needs nothing new:
+1 is that of headers, and of records but for ``ContinuedInPlace``, which is 2.
+"""
+
+PLAIN_FORMAT = 1
 
 LATEST_MS = 253_402_300_799_999
 """The end of the year 9999, the last moment that every client and database can write. A timer beyond it waits till then."""
@@ -285,16 +292,22 @@ class Header(msgspec.Struct, array_like=True):
 
 
 class RunState(msgspec.Struct):
-    """Everything that a tick knows of a run. Only ``tick`` changes one, and only a clone of its own."""
+    """Everything that a tick knows of a run. Only ``tick`` changes one, and only a clone of its own.
+
+    ``span`` counts the records of earlier executions that this one leans on (see ``ContinuedInPlace``).
+    """
 
     header: Header
     nodes: dict[str, Node] = {}
     signals: list[SignalArrived] = []
     held: list[Held] = []
+    span: int = 0
 
     def clone(self) -> RunState:
         """A copy that can be changed without the original being touched (nodes and facts are frozen)."""
-        return RunState(msgspec.structs.replace(self.header), dict(self.nodes), list(self.signals), list(self.held))
+        return RunState(
+            msgspec.structs.replace(self.header), dict(self.nodes), list(self.signals), list(self.held), self.span
+        )
 
     @property
     def closed(self) -> bool:
@@ -336,9 +349,23 @@ def decode_header(raw: bytes) -> Header:
     return _header_decoder.decode(raw)
 
 
+def format_of(records: Sequence[Record]) -> int:
+    """The first format that can say these records."""
+    return FORMAT if any(isinstance(record.event, ContinuedInPlace) for record in records) else PLAIN_FORMAT
+
+
 def encode_records(records: list[Record]) -> bytes:
     """MessagePack of the records of one commit, the format number in front."""
-    return _encoder.encode((FORMAT, records))
+    if (number := format_of(records)) != PLAIN_FORMAT:
+        records = [_without_signals(record) for record in records]
+    return _encoder.encode((number, records))
+
+
+def _without_signals(record: Record) -> Record:
+    event = record.event
+    if not isinstance(event, ContinuedInPlace):
+        return record
+    return msgspec.structs.replace(record, event=msgspec.structs.replace(event, signals=[]))
 
 
 def decode_records(raw: bytes) -> list[Record]:

@@ -10,7 +10,7 @@ from ductor_stream.app import App
 from ductor_stream.engine.definition import WorkflowDefinition
 from ductor_stream.engine.events import Continued, RunStarted
 from ductor_stream.engine.fork import lineage
-from ductor_stream.engine.state import FORMAT, Parked, Record
+from ductor_stream.engine.state import FORMAT, Parked, Record, format_of
 from ductor_stream.engine.tick import replay
 from ductor_stream.errors import UsageError
 
@@ -25,7 +25,7 @@ class History(msgspec.Struct, frozen=True):
 
 def export_history(run_id: str, records: Sequence[Record]) -> bytes:
     """A run's records as a JSON document, to be kept beside the tests."""
-    return msgspec.json.encode(History(FORMAT, run_id, list(records)))
+    return msgspec.json.encode(History(format_of(records), run_id, list(records)))
 
 
 def replay_history(app: App, document: bytes) -> Parked | None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ductor_stream.engine.draft import Draft
-from ductor_stream.engine.events import Continued, Failure, Parent, RunStarted
-from ductor_stream.engine.state import FORMAT, Begun, CancelRequested, Header, Held, RunState, SignalArrived
+from ductor_stream.engine.events import Continued, ContinuedInPlace, Failure, Parent, RunStarted
+from ductor_stream.engine.state import PLAIN_FORMAT, Begun, CancelRequested, Header, Held, RunState, SignalArrived
 
 
 def first(run_id: str, event: RunStarted, execution: int) -> RunState:
@@ -37,6 +37,7 @@ def again(draft: Draft, event: RunStarted, now: int) -> list[Held] | None:
     old = draft.header
     draft.state.header = _header(old.run_id, event, old.execution + 1, lifecycle_seq=old.lifecycle_seq)
     draft.state.signals.clear()
+    draft.state.span = 0
     return begin(draft, event, now)
 
 
@@ -45,6 +46,7 @@ def next_execution(old: Header, event: Continued, execution: int, now: int) -> R
     state = RunState(_header(old.run_id, event, execution, lifecycle_seq=old.lifecycle_seq))
     state.header.now = state.header.started_at = state.header.began_at = now
     state.header.run_due_at = event.run_due_at
+    state.span = event.span if isinstance(event, ContinuedInPlace) else 0
     state.signals = [SignalArrived(s.signal_id, s.name, s.payload) for s in event.signals]
     state.held = [Held(now, Begun()), *(Held(now, signal) for signal in state.signals)]
     if event.cancel_requested:
@@ -71,7 +73,7 @@ def _may_restart(draft: Draft, event: RunStarted) -> bool:
 
 def _header(run_id: str, event: RunStarted | Continued, execution: int, *, lifecycle_seq: int) -> Header:
     return Header(
-        format=FORMAT,
+        format=PLAIN_FORMAT,
         run_id=run_id,
         workflow=event.workflow,
         version=event.version,

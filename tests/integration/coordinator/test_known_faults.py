@@ -79,7 +79,7 @@ def test_a_heartbeat_of_a_superseded_attempt_keeps_the_new_one_not_alive(rig: Ri
 def test_thousands_of_signals_while_a_run_continues_as_new_in_a_loop(rig: Rig) -> None:
     """None lost, none twice, order kept, though its owner dies in the midst of it; the loop keeps going."""
     child = rig.child("after-commit", instance=NAME)
-    rig.start("e", workflow="endless", input=[])
+    rig.start("e", workflow="tally", input=0)
     half = SIGNALS // 2
     rig.send(rig.topics.run_events, "e", *(_word(number) for number in range(1, half)))
     child.wait_dead()
@@ -87,7 +87,7 @@ def test_thousands_of_signals_while_a_run_continues_as_new_in_a_loop(rig: Rig) -
     rig.send(rig.topics.run_events, "e", *(_word(number) for number in (*range(half, SIGNALS), 0)))
     rig.until_status("completed", "e", within_ms=30_000 + 20 * SIGNALS)
     run = rig.run("e")
-    assert run["result"] == [*range(1, SIGNALS), 0]
+    assert run["result"] == SIGNALS - 1
     assert run["execution"] == -(-SIGNALS // 3)
     rig.check()
 

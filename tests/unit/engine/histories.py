@@ -194,6 +194,18 @@ def continued_and_retried() -> Driver:
     return driver
 
 
+def signals_in_place() -> Driver:
+    """Signals that are too large to be written again with each execution, then little enough that is left."""
+    driver = _driver(counts)
+    numbers = (SignalReceived(f"s{n}", "approved", b"%d%s" % (n, b" " * 3_000)) for n in (1, 2, 4, 5, 3))
+    driver.apply(*(Stamped(NOW + n, event) for n, event in enumerate(numbers, 1)))
+    while driver.state.held:
+        driver.pass_time()
+    driver.finish("2", failure=NO)
+    driver.order("reset", reason="again", to_node="2")
+    return driver
+
+
 def suspended_by_a_bug() -> Driver:
     """A bug, other code with another bug, a cancel, and the end by force."""
     driver = _driver(buggy())
@@ -242,6 +254,7 @@ HISTORIES: dict[str, Callable[[], Driver]] = {
         everything_held,
         never_begun,
         continued_and_retried,
+        signals_in_place,
         suspended_by_a_bug,
         condemned,
         passed_over,
