@@ -70,3 +70,33 @@ def test_the_next_owner_goes_on_from_what_is_left(rig: Rig) -> None:
     rig.until_status("completed", "r")
     assert rig.run("r")["result"] == [*range(1, 21), 0]
     rig.check()
+
+
+def test_signals_that_stay_in_place_are_not_folded_away(rig: Rig) -> None:
+    """They are too large to be written again with each execution, and their owners die in the midst of it."""
+    child = rig.child("after-commit", instance="one")
+    rig.start("r", workflow="tally", input=0)
+    padded = [f"{n}{' ' * 3_000}" for n in (*range(1, 200), 0)]
+    rig.send(
+        rig.topics.run_events,
+        "r",
+        *({"type": "run.signal", "run_id": "r", "name": "word", "payload": word, "signal_id": word} for word in padded),
+    )
+    for _ in range(3):
+        child.wait_dead()
+        child = rig.child("after-commit", instance="one")
+    child.kill()
+    first = rig.coordinator(rig.fast(history_kept=1), instance="one")
+    until(lambda: rig.rows("select upto from eec_workflow_summary where ns = {ns}"), what="something folded")
+    first.stop()
+    rig.coordinator(rig.fast(history_kept=1), instance="one")
+    rig.until_status("completed", "r")
+    assert rig.run("r")["result"] == 199
+    assert rig.run("r")["execution"] == 67
+    stored = b"".join(bytes(row["records"]) for row in rig.rows(_RECORDS))
+    assert b"continued_in_place" in stored
+    assert len(stored) < 5 * 200 * 3_000
+    rig.check()
+
+
+_RECORDS = "select records from eec_workflow_transition where ns = {ns}"

@@ -89,6 +89,8 @@ def test_thousands_of_signals_while_a_run_continues_as_new_in_a_loop(rig: Rig) -
     run = rig.run("e")
     assert run["result"] == SIGNALS - 1
     assert run["execution"] == -(-SIGNALS // 3)
+    stored = "select sum(octet_length(records)) as bytes from eec_workflow_transition where ns = {ns}"
+    assert rig.rows(stored)[0]["bytes"] < 1_000 * SIGNALS, "not written again with each execution"
     rig.check()
 
 

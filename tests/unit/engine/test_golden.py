@@ -42,7 +42,12 @@ NEWEST = [path for path in FILES if path.parent == CURRENT]
 REMEDY = (
     "stored bytes have changed: readers of this release cannot rely on the last one's; raise FORMAT or mend the code"
 )
-FUNCTIONS = {"completed": fulfil, "continued_and_retried": counts, "signals_in_place": counts, "suspended_by_a_bug": buggy()}
+FUNCTIONS = {
+    "completed": fulfil,
+    "continued_and_retried": counts,
+    "signals_in_place": counts,
+    "suspended_by_a_bug": buggy(),
+}
 
 
 def label(path: Path) -> str:
