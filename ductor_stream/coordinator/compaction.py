@@ -22,6 +22,12 @@ _log = get_logger(__name__)
 _PAGE = 500
 """Transitions folded at a time: some 5 ms of this thread."""
 
+_PAGE_BYTES = 2_000_000
+"""Of their records: reading so many takes no longer."""
+
+_ATTEMPTS = 2_000
+"""Rows of attempts deleted at a time: some 10 ms of Postgres. A fan-out may have left 200,000 of them."""
+
 _PAUSE_S = 0.2
 """While there is other work to do, a page at most so often."""
 
@@ -61,21 +67,29 @@ class Compaction:
         mine = owned.get(partition)
         if mine is None:
             return
-        found = self._store.foldable(run_id, below, self._page)
-        if found.transitions:
-            try:
-                after = summed(found)
-            except Exception as error:  # noqa: BLE001 - a newer release's, or damaged: it must not stop the loop (R11)
-                _log.warning("history stays as it is", run_id=run_id, problem=f"{type(error).__name__}: {error}")
-                return
-            if not self._store.fold((partition, mine.token, mine.epoch), run_id, found.folded.upto, after):
-                return
-            self._metrics.transitions_folded.inc(len(found.transitions))
-            self._remember(run_id, after.upto)
-            if len(found.transitions) == self._page:
-                self._wanted.setdefault(run_id, (partition, below))
-        else:
+        if self._fold(mine, run_id, below):
+            self._wanted.setdefault(run_id, (partition, below))
+
+    def _fold(self, mine: Owned, run_id: str, below: int) -> bool:
+        """Whether there may be more to fold of this run."""
+        found = self._store.foldable(run_id, below, self._page, _PAGE_BYTES)
+        if not found.transitions:
             self._remember(run_id, found.folded.upto)
+            return False
+        try:
+            after = summed(found)
+        except Exception as error:  # noqa: BLE001 - a newer release's, or damaged: it must not stop the loop (R11)
+            _log.warning("history stays as it is", run_id=run_id, problem=f"{type(error).__name__}: {error}")
+            return False
+        fence = (mine.partition, mine.token, mine.epoch)
+        crossed = after.execution > max(found.folded.execution, 1)
+        if crossed and self._store.drop_attempts(fence, run_id, after.execution, _ATTEMPTS) == _ATTEMPTS:
+            return True  # the rest of them first
+        if not self._store.fold(fence, run_id, found.folded.upto, after):
+            return False
+        self._metrics.transitions_folded.inc(len(found.transitions))
+        self._remember(run_id, after.upto)
+        return True
 
     def _remember(self, run_id: str, upto: int) -> None:
         self._folded[run_id] = upto

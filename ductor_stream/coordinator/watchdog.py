@@ -36,6 +36,9 @@ _log = get_logger(__name__)
 _PAGE = 100
 """Open runs looked at per turn: the loop stays live."""
 
+_PAGE_BYTES = 2_000_000
+"""Of their records, whatever the number of runs: rebuilding those of so many takes some 50 ms. One run may have more."""
+
 _RAREST = 6
 """While nothing is found, the runs are looked through up to so many times more rarely."""
 
@@ -182,7 +185,7 @@ class Watchdog:
             self._page(look, work, mine)
 
     def _page(self, look: _Look, work: Work, mine: Owned) -> None:
-        page = self._store.open_runs(mine.partition, _PAGE, look.after)
+        page = self._store.open_runs(mine.partition, _PAGE, look.after, _PAGE_BYTES)
         counts = self._log.partition_counts() if page else {}
         for run_id, cached in self._cache.load(page).items():
             state = cached.state
@@ -192,7 +195,7 @@ class Watchdog:
                 look.found += 1
                 work.entries.append(Entry(run_id, mine.partition, event))
         look.after = page[-1] if page else ""
-        if len(page) < _PAGE:
+        if not page:
             look.partitions.pop(0)
             look.after, look.results_end = "", None
 

@@ -254,8 +254,10 @@ class RunStore(Protocol):
     def due_runs(self, partition: int, until: int, limit: int, after: str) -> list[tuple[str, int]]:
         """Open runs with ``wake_at`` up to ``until`` (ms), by run id beyond ``after``: (run id, wake_at)."""
 
-    def open_runs(self, partition: int, limit: int, after: str) -> list[str]:
-        """Ids of open runs, by run id beyond ``after``."""
+    def open_runs(self, partition: int, limit: int, after: str, size: int) -> list[str]:
+        """Ids of open runs, by run id beyond ``after``: those that can be loaded from ``size`` bytes of records, but
+        one at least. None are left when none are returned.
+        """
 
     def suspended_runs(self, partition: int, limit: int, after: str) -> list[tuple[str, str, str]]:
         """Suspended runs: (run id, workflow, version)."""
@@ -266,14 +268,23 @@ class RunStore(Protocol):
     def expired_messages(self, partition: int, now: int, limit: int) -> list[tuple[str, BufferedMessage]]:
         """Buffered messages whose time to live has passed: (run id, message)."""
 
-    def foldable(self, run_id: str, below: int, limit: int) -> Foldable:
-        """What is folded of a run, and the transitions after that with a record_version under ``below``."""
+    def foldable(self, run_id: str, below: int, limit: int, size: int) -> Foldable:
+        """What is folded of a run, and the transitions after that with a record_version under ``below``.
+
+        At most ``limit`` of them, and those that begin within ``size`` bytes.
+        """
+
+    def drop_attempts(self, fence: tuple[int, str, int], run_id: str, execution: int, limit: int) -> int:
+        """Delete attempts of executions before ``execution``, at most ``limit`` rows; returns how many went.
+
+        ``fence`` is (partition, token, epoch): nothing goes when the partition is no longer ours.
+        """
 
     def fold(self, fence: tuple[int, str, int], run_id: str, before: int, folded: Folded) -> bool:
         """Put ``folded`` in the place of the transitions after ``before``, all of it or nothing.
 
         ``fence`` is (partition, token, epoch). False when nothing landed: the partition is no longer ours, somebody else
-        was there, or the run would need what is to be folded. Attempts of executions before the last one go, too.
+        was there, or the run would need what is to be folded.
         """
 
     def declare(self, definitions: Sequence[tuple[str, str, str]]) -> None:

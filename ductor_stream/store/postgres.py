@@ -170,10 +170,15 @@ class PostgresStore:
         rows = self._rows("known_messages", self._keyed(**_columns(("run_ids", "kinds", "ids"), wanted)))
         return {(run_id, kind, id_) for run_id, kind, id_, _ in rows}
 
-    def foldable(self, run_id: str, below: int, limit: int) -> Foldable:
+    def foldable(self, run_id: str, below: int, limit: int, size: int) -> Foldable:
         """What is folded of a run, and the transitions after that with a record_version under ``below``."""
         with self._asking() as connection:
-            return folding.foldable(connection, self._ns, run_id, below, limit)
+            return folding.foldable(connection, self._ns, run_id, below, limit, size)
+
+    def drop_attempts(self, fence: tuple[int, str, int], run_id: str, execution: int, limit: int) -> int:
+        """Delete attempts of executions before ``execution``, at most ``limit`` rows; says how many went."""
+        with self._asking() as connection:
+            return folding.drop_attempts(connection, self._ns, fence, run_id, execution, limit)
 
     def fold(self, fence: tuple[int, str, int], run_id: str, before: int, folded: Folded) -> bool:
         """Put ``folded`` in the place of the transitions after ``before``, all of it or nothing (False)."""
@@ -187,9 +192,10 @@ class PostgresStore:
         rows = self._rows("list_due_runs", self._page(partition, limit, after) | {"until": Moment(until)})
         return [(run_id, wake_at) for run_id, wake_at in rows]
 
-    def open_runs(self, partition: int, limit: int, after: str) -> list[str]:
-        """Ids of open runs, by run id beyond ``after``."""
-        return [run_id for (run_id,) in self._rows("list_open_runs", self._page(partition, limit, after))]
+    def open_runs(self, partition: int, limit: int, after: str, size: int) -> list[str]:
+        """Ids of open runs, by run id beyond ``after``: up to ``size`` bytes of records, but one at least."""
+        page = self._page(partition, limit, after) | {"bytes": Int8(size)}
+        return [run_id for (run_id,) in self._rows("list_open_runs", page)]
 
     def suspended_runs(self, partition: int, limit: int, after: str) -> list[tuple[str, str, str]]:
         """Suspended runs by run id beyond ``after``: (run id, workflow, version)."""

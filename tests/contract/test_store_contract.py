@@ -159,7 +159,17 @@ def test_a_step_on_the_way_leaves_the_header_as_it_is(owner: Owner, others: list
     owner.commit(step, *others)
     assert owner.store.load(["r"])["r"] == LoadedRun("r", 2, b"header 1", [b"entry 1", b"entry 2"], [], 1)
     assert owner.store.due_runs(owner.partition, T0 + 6, 10, "") == [("r", T0 + 5)]
-    assert owner.store.open_runs(owner.partition, 10, "") == ["other", "r"]
+    assert owner.store.open_runs(owner.partition, 10, "", 1_000) == ["other", "r"]
+
+
+def test_a_page_of_open_runs_is_as_large_as_what_they_are_rebuilt_from(owner: Owner) -> None:
+    """What lies before ``journal_from`` does not count; one run is always there."""
+    for version in range(3):
+        owner.commit(owner.write("b", version, entry=b"x" * 100, journal_from=max(1, version)))
+    owner.commit(owner.write("a", entry=b"x" * 50), owner.write("c", entry=b"x"), owner.write("d", entry=b"x"))
+    assert owner.store.open_runs(1, 10, "", 251) == ["a", "b", "c"]
+    assert owner.store.open_runs(1, 10, "", 250) == ["a", "b"]
+    assert owner.store.open_runs(1, 10, "a", 1) == ["b"]
 
 
 @pytest.mark.parametrize("expected", [1, 3], ids=["behind", "ahead"])
@@ -348,8 +358,9 @@ def test_open_and_suspended_runs_are_paged_by_id(owner: Owner) -> None:
         owner.write("c", status="completed", closed_at=T0),
         owner.write("d", status="suspended"),
     )
-    assert owner.store.open_runs(1, 10, "") == ["a", "b", "d"]
-    assert owner.store.open_runs(1, 2, "a") == ["b", "d"]
+    assert owner.store.open_runs(1, 10, "", 1_000) == ["a", "b", "d"]
+    assert owner.store.open_runs(1, 2, "a", 1_000) == ["b", "d"]
+    assert owner.store.open_runs(1, 2, "d", 1_000) == []
     assert owner.store.suspended_runs(1, 1, "") == [("b", "fulfil", "2")]
     assert owner.store.suspended_runs(1, 10, "b") == [("d", "fulfil", "1")]
 
@@ -377,12 +388,13 @@ def test_old_transitions_are_folded_and_never_what_a_run_is_rebuilt_from(store: 
     """R10: oldest first, a page at a time, up to where the current execution begins."""
     for version in range(6):
         owner.commit(owner.write("run-1", version, journal_from=4 if version >= 3 else 1))
-    page = store.foldable("run-1", 4, 2)
+    page = store.foldable("run-1", 4, 2, 1_000)
     assert (page.folded, [row[0] for row in page.transitions]) == (Folded(), [1, 2])
+    assert [row[0] for row in store.foldable("run-1", 4, 10, 1).transitions] == [1], "one that begins within the size"
     fence = (owner.partition, owner.token, owner.epoch)
     first = Folded(2, 1, T0, T0 + 5, {"start": 1, "finish": 1})
     assert store.fold(fence, "run-1", 0, first)
-    page = store.foldable("run-1", 4, 2)
+    page = store.foldable("run-1", 4, 2, 1_000)
     assert (page.folded, [row[0] for row in page.transitions]) == (first, [3])
     assert not store.fold(fence, "run-1", 0, Folded(3, 1, T0, T0, {})), "from another place than the last one ended"
     assert not store.fold((fence[0], fence[1], fence[2] + 1), "run-1", 2, Folded(3, 1, T0, T0, {})), (
@@ -390,5 +402,18 @@ def test_old_transitions_are_folded_and_never_what_a_run_is_rebuilt_from(store: 
     )
     assert not store.fold(fence, "run-1", 2, Folded(4, 1, T0, T0, {})), "the run is rebuilt from that"
     assert store.fold(fence, "run-1", 2, Folded(3, 1, T0, T0 + 9, {"start": 1, "finish": 2}))
-    assert store.foldable("run-1", 4, 2) == Foldable(Folded(3, 1, T0, T0 + 9, {"start": 1, "finish": 2}), [])
+    assert store.foldable("run-1", 4, 2, 1_000) == Foldable(Folded(3, 1, T0, T0 + 9, {"start": 1, "finish": 2}), [])
     assert len(store.load(["run-1"])["run-1"].records) == 3
+
+
+def test_attempts_of_earlier_executions_go_by_the_page_the_last_ones_first(owner: Owner) -> None:
+    """Of an attempt that is cut in two, no result is left without its dispatch."""
+    store, fence = owner.store, (owner.partition, owner.token, owner.epoch)
+    for execution in (1, 2, 3):
+        both = [owner.attempt("r", execution=execution, phase=phase) for phase in ("dispatched", "finished")]
+        owner.commit(owner.write("r", execution=execution), attempts=both)
+    assert store.drop_attempts((fence[0], fence[1], fence[2] + 1), "r", 3, 10) == 0, "another's partition"
+    assert store.drop_attempts(fence, "r", 1, 10) == 0
+    assert store.drop_attempts(fence, "r", 3, 3) == 3
+    assert store.drop_attempts(fence, "r", 3, 3) == 1
+    assert store.drop_attempts(fence, "r", 9, 3) == 2

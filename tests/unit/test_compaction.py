@@ -33,11 +33,17 @@ class Store:
         self.rows = [entry(version, SIGNAL) for version in range(1, rows + 1)]
         self.folded = Folded()
         self.asked: list[int] = []
+        self.attempts = 0
 
-    def foldable(self, run_id: str, below: int, limit: int) -> Foldable:
+    def foldable(self, run_id: str, below: int, limit: int, size: int) -> Foldable:
         self.asked.append(below)
         found = [row for row in self.rows if self.folded.upto < row[0] < below]
         return Foldable(self.folded, found[:limit])
+
+    def drop_attempts(self, fence: Any, run_id: str, execution: int, limit: int) -> int:
+        going = min(limit, self.attempts)
+        self.attempts -= going
+        return going
 
     def fold(self, fence: Any, run_id: str, before: int, folded: Folded) -> bool:
         assert before == self.folded.upto
@@ -77,6 +83,20 @@ def test_a_new_execution_leaves_history_to_fold_and_it_is_folded_page_by_page() 
     compaction.note([write(602, 602)])
     compaction.work(OWNED, idle=True)
     assert store.folded.upto == 500
+
+
+def test_what_an_execution_has_tried_goes_by_turns_before_its_history() -> None:
+    """A fan-out may have left hundreds of thousands of rows: no turn deletes them all."""
+    store = Store(0)
+    store.rows = [entry(version, SIGNAL, execution=1 + version // 50) for version in range(1, 201)]
+    store.attempts = 5_000
+    compaction, _ = made(store, kept=100)
+    compaction.note([write(201, 201)])
+    seen = []
+    for _ in range(4):
+        compaction.work(OWNED, idle=True)
+        seen.append((store.attempts, store.folded.upto))
+    assert seen == [(3_000, 0), (1_000, 0), (0, 100), (0, 100)]
 
 
 def test_work_that_waits_goes_first() -> None:

@@ -128,9 +128,17 @@ class Database:
             return False
         self.summaries[run_id] = folded
         self.transitions[run_id] = [t for t in self.transitions[run_id] if t.record_version > folded.upto]
-        for key in [key for key in self.attempts if key[0] == run_id and key[1] < folded.execution]:
-            del self.attempts[key]
         return True
+
+    def drop_attempts(self, fence: tuple[int, str, int], run_id: str, execution: int, limit: int) -> int:
+        """See ``RunStore.drop_attempts``."""
+        row = self.partitions.get(fence[0])
+        if row is None or (row.token, row.epoch) != fence[1:]:
+            return 0
+        doomed = sorted(key for key in self.attempts if key[0] == run_id and key[1] < execution)[-limit:]
+        for key in doomed:
+            del self.attempts[key]
+        return len(doomed)
 
     # -- the commit -------------------------------------------------------------------------
 

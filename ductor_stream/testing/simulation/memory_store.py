@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import itertools
+from collections.abc import Callable, Collection, Sequence
+from typing import TypeVar
 
 from ductor_stream.errors import (
     CommitOutcomeUnknown,
@@ -24,6 +26,8 @@ from ductor_stream.ports import (
 )
 from ductor_stream.testing.simulation.gate import Gate
 from ductor_stream.testing.simulation.memory_database import Database, DatabaseServer
+
+T = TypeVar("T")
 
 
 class MemoryStore:
@@ -145,12 +149,18 @@ class MemoryStore:
         self._gate.leave("commit")
         return now
 
-    def foldable(self, run_id: str, below: int, limit: int) -> Foldable:
+    def foldable(self, run_id: str, below: int, limit: int, size: int) -> Foldable:
         """What is folded of a run, and the transitions after that with a record_version under ``below``."""
         self._gate.enter("foldable")
         found = [t for t in self.database.transitions.get(run_id, []) if t.record_version < below][:limit]
+        found = _within(size, found, lambda transition: len(transition.records))
         folded = self.database.summaries.get(run_id, Folded())
         return Foldable(folded, [(t.record_version, t.execution, t.at, t.records) for t in found])
+
+    def drop_attempts(self, fence: tuple[int, str, int], run_id: str, execution: int, limit: int) -> int:
+        """Delete attempts of executions before ``execution``, at most ``limit``; returns how many went."""
+        self._gate.enter("drop_attempts")
+        return self.database.drop_attempts(fence, run_id, execution, limit)
 
     def fold(self, fence: tuple[int, str, int], run_id: str, before: int, folded: Folded) -> bool:
         """Put ``folded`` in the place of the transitions after ``before``, all of it or nothing (False)."""
@@ -175,10 +185,14 @@ class MemoryStore:
         runs = ((run_id, self.database.runs[run_id].wake_at) for run_id in self._open(partition, after))
         return [(run_id, at) for run_id, at in runs if at is not None and at <= until][:limit]
 
-    def open_runs(self, partition: int, limit: int, after: str) -> list[str]:
-        """Ids of open runs, by run id beyond ``after``."""
+    def open_runs(self, partition: int, limit: int, after: str, size: int) -> list[str]:
+        """Ids of open runs, by run id beyond ``after``: up to ``size`` bytes of records, but one at least."""
         self._gate.enter("open_runs")
-        return self._open(partition, after)[:limit]
+        return _within(size, self._open(partition, after)[:limit], self._size)
+
+    def _size(self, run_id: str) -> int:
+        since = self.database.runs[run_id].journal_from
+        return sum(len(t.records) for t in self.database.transitions[run_id] if t.record_version >= since)
 
     def suspended_runs(self, partition: int, limit: int, after: str) -> list[tuple[str, str, str]]:
         """Suspended runs: (run id, workflow, version)."""
@@ -217,6 +231,12 @@ class MemoryStore:
 
     def close(self) -> None:
         """Close the connection."""
+
+
+def _within(size: int, found: list[T], size_of: Callable[[T], int]) -> list[T]:
+    """Those that begin within so many bytes."""
+    before = itertools.accumulate(map(size_of, found), initial=0)
+    return [each for each, start in zip(found, before, strict=False) if start < size]
 
 
 def _buffered(row: MessageRow) -> BufferedMessage:

@@ -80,14 +80,25 @@ select run_id, wake_at
 ;
 
 -- name: list_open_runs
--- purpose: ids of the open runs of a partition
--- index: eec_workflow_run_open
+-- purpose: ids of the open runs of a partition, as many as so many bytes of records are loaded for
+-- index: eec_workflow_run_open, eec_workflow_transition_pkey
+with page as materialized (
+    select run_id, journal_from
+      from eec_workflow_run
+     where ns = %(ns)b and partition = %(partition)b and closed_at is null
+       and run_id > %(after)b
+     order by run_id
+     limit %(limit)b
+)
 select run_id
-  from eec_workflow_run
- where ns = %(ns)b and partition = %(partition)b and closed_at is null
-   and run_id > %(after)b
+  from (select run_id, sum(bytes) over (order by run_id) - bytes as before
+          from page p
+         cross join lateral (
+               select coalesce(sum(octet_length(t.records)), 0) as bytes
+                 from eec_workflow_transition t
+                where t.ns = %(ns)b and t.run_id = p.run_id and t.record_version >= p.journal_from) j) sized
+ where before < %(bytes)b
  order by run_id
- limit %(limit)b
 ;
 
 -- name: list_suspended_runs
