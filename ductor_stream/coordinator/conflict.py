@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterable
 
 from ductor_stream.coordinator.config import CoordinatorConfig
 from ductor_stream.coordinator.letters import DeadLetters
+from ductor_stream.coordinator.locked import LockedRuns
 from ductor_stream.coordinator.ticking import requeued
 from ductor_stream.coordinator.timers import Timers
 from ductor_stream.coordinator.work import Entry, Work
 from ductor_stream.engine.events import Condemned
 from ductor_stream.errors import DataError, InvariantViolation, PoisonedRun, RecordVersionConflict
 from ductor_stream.ports import Clock, RunStore
+from ductor_stream.protocol.inbound import Beat
 from ductor_stream.telemetry.logs import get_logger
 from ductor_stream.telemetry.metrics import Metrics
 
@@ -40,6 +42,7 @@ class Conflicts:
     ) -> None:
         self.config, self.store, self.clock = config, store, clock
         self.letters, self.metrics, self.jitter = letters, metrics, jitter
+        self.locked = LockedRuns(store, clock, metrics)
         self.rows = itertools.count()
         """Tells rows apart that are written within one ms, or after the clock went back: equal ones would be one."""
         self.rounds: dict[str, int] = {}
@@ -64,12 +67,15 @@ class Conflict:
         self._entries = list(work.entries)
         self._letters: list[tuple[Entry, DataError]] = []
         self._losers: set[str] = set()
+        self._locked = set(rules.locked.among(work.entries))
         self._tries = 0
         self._poisoned: set[str] = set()
         self._livelocked: set[str] = set()
         self._counted: set[str] = set()
         self.put_off: list[Entry] = []
         """Losers' inputs that came from nowhere outside: to be taken in again by a later turn."""
+        self.waiting: list[Entry] = []
+        """Likewise, of runs whose rows are locked: when these may be free."""
         self._bound = _HARD_BOUND + 2 * len({entry.run_id for entry in work.entries})
 
     def attempt(self) -> tuple[Work, list[Entry]]:
@@ -79,17 +85,19 @@ class Conflict:
             if entry.received is not None:
                 self._rules.letters.add(work, entry.partition, entry.received, error)
             work.orphan(entry, error)
-        if self._tries <= self._rules.config.conflict_tries:
+        if self._tries <= self._rules.config.conflict_tries and not self._locked:
             return work, self._entries
         return work, self._without_losers(work)
 
     def lost(self, conflict: RecordVersionConflict) -> None:
         """These runs lost their version check. Waits a little before the next try."""
         config = self._rules.config
-        if conflict.locked:
-            # The neighbours have waited long enough for these rows: next they go on without them.
-            self._tries = max(self._tries, config.conflict_tries)
         self._count()
+        if conflict.locked:
+            # The neighbours have waited long enough for these rows: they go on without them, now and later.
+            self._locked |= conflict.run_ids
+            self._rules.locked.found(self._entries, conflict.run_ids)
+            return
         self._losers |= conflict.run_ids
         _log.warning(str(conflict), run_ids=sorted(conflict.run_ids)[:5], tries=self._tries)
         if self._tries <= config.conflict_tries:
@@ -115,23 +123,40 @@ class Conflict:
 
     def _without_losers(self, work: Work) -> list[Entry]:
         """Winners go on; losers' inputs go through the inbox, in the same transaction, with the count carried along."""
-        rules, condemned = self._rules, self._condemned()
-        self.put_off = []
+        rules = self._rules
+        losers = self._losers if self._tries > rules.config.conflict_tries else set()
+        condemned = self._condemned(losers - self._locked)
+        self.put_off, self.waiting = [], []
         entries: list[Entry] = []
         for entry in self._entries:
-            if entry.run_id not in self._losers:
+            if entry.run_id in self._locked and not isinstance(entry.input, Beat):  # a beat does not touch its run
+                self._wait(work, entry)
+            elif entry.run_id not in losers:
                 entries.append(entry)
             elif entry.run_id in condemned:
                 message = f"its record_version moved under its owner {self._rounds(entry)} times"
                 entries.append(Entry(entry.run_id, entry.partition, Condemned("conflict_livelock", message)))
                 entries.append(entry)
             elif entry.durable:
-                # Never the name of the row that it comes from, which this very commit deletes: it would not be written.
-                about = f"conflict/{rules.clock.now()}/{entry.run_id}/{entry.tries}/{next(rules.rows)}"
-                work.inbox.append(requeued(entry, about, None, entry.tries + 1))
+                self._requeue(work, entry, None)
             else:
                 self._later(entry)
         return entries
+
+    def _requeue(self, work: Work, entry: Entry, not_before: int | None) -> None:
+        # Never the name of the row that it comes from, which this very commit deletes: it would not be written.
+        about = f"conflict/{self._rules.clock.now()}/{entry.run_id}/{entry.tries}/{next(self._rules.rows)}"
+        work.inbox.append(requeued(entry, about, not_before, entry.tries + 1))
+
+    def _wait(self, work: Work, entry: Entry) -> None:
+        """Until the row may be free: all that comes for the run meanwhile waits for the same moment, in its order."""
+        until = self._rules.locked.until(entry.run_id)
+        if entry.durable:
+            self._requeue(work, entry, until)
+        elif entry.due_at is not None and until is not None:
+            self._timers.set(entry.partition, entry.run_id, until)
+        else:
+            self.waiting.append(entry)
 
     def _later(self, entry: Entry) -> None:
         """An input of the owner's own is made again: no row need carry it, so its rounds are counted here."""
@@ -147,10 +172,10 @@ class Conflict:
     def _rounds(self, entry: Entry) -> int:
         return max(entry.tries, self._rules.rounds.get(entry.run_id, 0))
 
-    def _condemned(self) -> set[str]:
+    def _condemned(self, losers: set[str]) -> set[str]:
         """Runs past the bound, now locked, so that failing them cannot lose once more (protocol 18)."""
         bound = self._rules.config.conflict_bound
-        found = {e.run_id for e in self._entries if e.run_id in self._losers and self._rounds(e) >= bound}
+        found = {e.run_id for e in self._entries if e.run_id in losers and self._rounds(e) >= bound}
         if not found:
             return found
         try:

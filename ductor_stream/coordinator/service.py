@@ -154,6 +154,7 @@ class Coordinator:
         self.ownership.settle()
         self.ownership.retake(self.takeover.watch(self.ownership.owned))
         self.gauges.look(self.ownership.owned)
+        self._wake_locked()
         self.intake.limit = self.suspects.limit
         work = self._rest() if self._crowded() else self.intake.take(self.ownership.owned, self.ownership.next_due())
         self.undelivered.take(work, self.ownership.owned, self.dispatcher)
@@ -189,6 +190,7 @@ class Coordinator:
                 self.committed(attempt, prepared, now)
                 self.dispatch(prepared)
                 self.takeover.again(conflict.put_off)
+                self.conflicts.locked.keep(conflict.waiting)
                 self.conflicts.landed(prepared.kept)
                 # Last, since it writes: what has landed is dispatched, and used the slots that it had reserved.
                 self.suspects.survived([run.run_id for run in prepared.batch.runs], self.ownership.owned)
@@ -284,10 +286,16 @@ class Coordinator:
         self.timers.close(partitions)
         self.heartbeats.close(partitions)
         self.intake.forget(partitions)
+        self.conflicts.locked.forget(partitions)
         self.takeover.forget(partitions)
         self.cache.close(partitions)
 
     # -- small things -----------------------------------------------------------------------
+
+    def _wake_locked(self) -> None:
+        partitions, entries = self.conflicts.locked.come_due()
+        self.intake.hint(partitions)
+        self.takeover.again(entries)
 
     def _touch_idle(self, work: Work) -> None:
         """When nothing else is committed for a while, record what the broker has confirmed since."""

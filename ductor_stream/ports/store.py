@@ -241,6 +241,9 @@ class RunStore(Protocol):
     def lock(self, run_ids: Sequence[str]) -> None:
         """For the last try of a conflict: hold the row locks of these runs until the next commit (protocol 18)."""
 
+    def unlocked(self, run_ids: Sequence[str]) -> set[str]:
+        """Those of these runs whose rows nobody else holds at this moment; waits for none."""
+
     def known_messages(self, keys: Sequence[tuple[str, str, str]]) -> set[tuple[str, str, str]]:
         """Which of these (run id, kind, id) were applied or buffered already."""
 

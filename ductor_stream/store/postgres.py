@@ -153,6 +153,12 @@ class PostgresStore:
                     raise RecordVersionConflict(frozenset(ids)) from error
                 raise
 
+    def unlocked(self, run_ids: Sequence[str]) -> set[str]:
+        """Those of these runs whose rows nobody else holds at this moment; waits for none."""
+        params = self._keyed(run_ids=Texts([run_id for run_id in run_ids if storable(run_id)]))
+        free = {run_id for (run_id,) in self._rows("find_unlocked", params)}
+        return set(run_ids) - {run_id for run_id, _ in self._rows("read_versions", params) if run_id not in free}
+
     def commit(self, batch: Batch) -> int:
         """Write the batch in one statement; returns Postgres's clock in ms at the commit.
 

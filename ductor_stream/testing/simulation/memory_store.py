@@ -122,6 +122,11 @@ class MemoryStore:
         """Nobody else holds locks here, and none are needed: a commit is not interrupted."""
         self._gate.enter("lock")
 
+    def unlocked(self, run_ids: Sequence[str]) -> set[str]:
+        """All of them: see ``lock``."""
+        self._gate.enter("unlocked")
+        return set(run_ids)
+
     def known_messages(self, keys: Sequence[tuple[str, str, str]]) -> set[tuple[str, str, str]]:
         """Which of these (run id, kind, id) were applied or buffered already."""
         self._gate.enter("known_messages")

@@ -73,7 +73,7 @@ def test_the_next_owner_goes_on_from_what_is_left(rig: Rig) -> None:
 
 
 def test_signals_that_stay_in_place_are_not_folded_away(rig: Rig) -> None:
-    """They are too large to be written again with each execution, and their owners die in the midst of it."""
+    """They are too large to be written again with each execution, and owners go in the midst of it."""
     child = rig.child("after-commit", instance="one")
     rig.start("r", workflow="tally", input=0)
     padded = [f"{n}{' ' * 3_000}" for n in (*range(1, 200), 0)]
@@ -82,10 +82,7 @@ def test_signals_that_stay_in_place_are_not_folded_away(rig: Rig) -> None:
         "r",
         *({"type": "run.signal", "run_id": "r", "name": "word", "payload": word, "signal_id": word} for word in padded),
     )
-    for _ in range(3):
-        child.wait_dead()
-        child = rig.child("after-commit", instance="one")
-    child.kill()
+    child.wait_dead()
     first = rig.coordinator(rig.fast(history_kept=1), instance="one")
     until(lambda: rig.rows("select upto from eec_workflow_summary where ns = {ns}"), what="something folded")
     first.stop()

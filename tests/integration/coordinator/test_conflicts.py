@@ -11,6 +11,7 @@ from rig import Rig
 from support import until
 
 from ductor_stream.coordinator.service import Coordinator
+from ductor_stream.errors import RecordVersionConflict
 from ductor_stream.ports import Batch
 
 BUMP = "update eec_workflow_run set record_version = record_version + 1 where run_id = 'victim'"
@@ -57,10 +58,10 @@ def neighbours(rig: Rig) -> list[str]:
     return [run_id for run_id in (f"r{n}" for n in range(60)) if rig.home(run_id) == rig.home("victim")][:8]
 
 
-def under_way(rig: Rig) -> list[str]:
-    """The victim waits for two words, its neighbours for one."""
+def under_way(rig: Rig, words: int = 2) -> list[str]:
+    """The victim waits for so many words, its neighbours for one."""
     others = neighbours(rig)
-    rig.start("victim", workflow="words", input=2)
+    rig.start("victim", workflow="words", input=words)
     rig.start(*others, workflow="words", input=1)
     rig.until_status("running", "victim", *others)
     return others
@@ -135,31 +136,52 @@ def hasty(coordinator: Any) -> None:
     coordinator.store._connection.execute("set lock_timeout = '100ms'")
 
 
-@pytest.mark.parametrize("hold", ["shortly", "past the bound"])
+@pytest.mark.parametrize("hold", ["shortly", "for long"])
 def test_a_row_that_somebody_keeps_locked(rig: Rig, hold: str) -> None:
-    """R11, protocol 23: neighbours go on, the owner lives, and the run goes on when its row is free."""
-    tries: list[int] = []
+    """R11, protocol 23: one batch has waited for it; neighbours and their owner go on, and the run when its row is free."""
+    waited: list[frozenset[str]] = []
 
     def watched(coordinator: Any) -> None:
         hasty(coordinator)
         commit: Callable[[Batch], int] = coordinator.store.commit
 
         def wrapped(batch: Batch) -> int:
-            tries.extend(row.tries for row in batch.inbox)
-            return commit(batch)
+            try:
+                return commit(batch)
+            except RecordVersionConflict as conflict:
+                waited.append(conflict.run_ids)
+                raise
 
         coordinator.store.commit = wrapped
 
     running = rig.coordinator(prepare=watched)
-    others = under_way(rig)
+    words = ["a", "b"] if hold == "shortly" else ["a", "b", "c", "d", "e"]
+    others = under_way(rig, len(words))
     with psycopg.connect(rig.database) as other:
         other.execute("select from eec_workflow_run where run_id = 'victim' for update")
         all_at_once(rig, others)
         rig.until_status("completed", *others)
+        for word in words[2:]:
+            rig.signal("victim", word, signal_id=word)
+            rig.start(f"{others[0]}-{word}", workflow="words", input=0)
+            rig.until_status("completed", f"{others[0]}-{word}")
+        if hold == "for long":
+            until(lambda: running.count("ductor_conflicts") >= 4, within_ms=30_000, what="looked at now and then")
         assert rig.run("victim")["status"] == "running"
-        if hold == "past the bound":
-            until(lambda: tries and max(tries) >= 7, within_ms=30_000, what="more rounds than the bound")
+        assert waited == [{"victim"}]
     rig.until_status("completed", "victim")
-    assert rig.run("victim")["result"] == ["a", "b"]
+    assert rig.run("victim")["result"] == words
     assert running.alive
+    rig.check()
+
+
+def test_a_timer_whose_run_is_locked_fires_when_its_row_is_free(rig: Rig) -> None:
+    """R9: what no row carries is made again when the run is looked at again."""
+    running = rig.coordinator(prepare=hasty)
+    rig.start("victim", workflow="nap", input=400)
+    rig.until_status("running", "victim")
+    with psycopg.connect(rig.database) as other:
+        other.execute("select from eec_workflow_run where run_id = 'victim' for update")
+        until(lambda: running.count("ductor_conflicts") >= 2, within_ms=30_000, what="met, and looked at again")
+    rig.until_status("completed", "victim")
     rig.check()

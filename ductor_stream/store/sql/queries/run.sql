@@ -41,7 +41,7 @@ select run_id
 ;
 
 -- name: find_unlocked
--- purpose: after a lock time-out: the runs whose rows nobody else holds
+-- purpose: after a lock time-out, and when their inputs come again: the runs whose rows nobody else holds
 -- index: eec_workflow_run_pkey
 select run_id
   from eec_workflow_run
@@ -50,7 +50,7 @@ select run_id
 ;
 
 -- name: read_versions
--- purpose: after an aborted commit: which runs have another version than was read
+-- purpose: after an aborted commit: which runs have another version than was read; and which there are
 -- index: eec_workflow_run_pkey
 select run_id, record_version
   from eec_workflow_run
