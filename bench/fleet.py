@@ -79,6 +79,10 @@ class Member:
         """Whether its health port says so."""
         return self._get("/readyz") is not None
 
+    def answers(self) -> bool:
+        """Whether it serves its health port, ready or not."""
+        return self._get("/metrics") is not None
+
     def samples(self, name: str) -> list[tuple[Mapping[str, str], float]]:
         """A metric of that process, by labels; empty while it cannot be asked."""
         text = self._get("/metrics") or ""

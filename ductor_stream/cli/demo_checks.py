@@ -142,10 +142,11 @@ def faults_of(commits: list[tuple[int, int, str, list[Record]]], record_version:
     order = [(record.execution, record.seq) for record in records]
     if order != sorted(set(order)):
         yield "an event was applied twice or out of order"
-    yield from _repeated(records)
+    yield from repeated(records)
 
 
-def _repeated(records: list[Record]) -> Iterator[str]:
+def repeated(records: list[Record]) -> Iterator[str]:
+    """Results accepted twice, and nodes created twice, in the records of one run."""
     reports = [record.event for record in records if isinstance(record.event, AttemptFinished)]
     fences = Counter((report.execution, report.node_id, report.generation) for report in reports)
     yield from (f"node {node}: generation {g} has {n} results" for (_, node, g), n in fences.items() if n > 1)

@@ -30,6 +30,8 @@ class BrokerRun:
     flags: Sequence[str]
     properties: Mapping[str, str]
     port: int
+    cluster_id: str = ""
+    """Of a new data directory: the same on all brokers of a cluster; empty makes one up."""
     stop_signal: signal.Signals = signal.SIGTERM
     """What ends it, also when we die: SIGKILL where its data are not worth a stop in good order."""
 
@@ -60,8 +62,7 @@ def format_if_new(run: BrokerRun, flags: Sequence[str]) -> None:
     # Written last by the formatting: a crash midway leaves none, and the next start formats again.
     if (run.folder / "log" / "meta.properties").exists():
         return
-    cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-    tool = ["kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", _no_dash(cluster_id)]
+    tool = ["kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", run.cluster_id or new_cluster_id()]
     command = java_command(run.jars, [*_FORMAT_FLAGS, *flags], [*tool, "-c", "server.properties"])
     log = run.folder / "format.log"
     log.unlink(missing_ok=True)
@@ -98,8 +99,9 @@ def _accepts(port: int) -> bool:
     return True
 
 
-def _no_dash(cluster_id: str) -> str:
-    """An id that starts with a dash would be read as an option."""
+def new_cluster_id() -> str:
+    """An id that no other cluster has. One that starts with a dash would be read as an option."""
+    cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
     return "A" + cluster_id[1:] if cluster_id.startswith("-") else cluster_id
 
 

@@ -1,0 +1,189 @@
+"""``python -m chaos``: reign for some minutes, then calm, then judge."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import secrets
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from chaos.checks import judged, redriven
+from chaos.faults import FAULTS, unavailable
+from chaos.history import History, gathered
+from chaos.report import written
+from chaos.schedule import GAP_S, Storm, drawn
+from chaos.world import Shape, World, opened
+from ductor_stream.cli.demo_checks import Check
+
+CLOSED_WITHIN_S = 60.0
+"""After the faults: take-overs and time-outs last seconds, the longest back-off of a task nobody can run a minute."""
+_LOOK_S = 1.0
+_AT_WORK = """
+select 'open runs', count(*) from eec_workflow_run join eec_namespace using (ns) where name = %(name)s and closed_at is null
+union all select 'rows in the outbox', count(*) from eec_outbox join eec_namespace using (ns) where name = %(name)s
+union all select 'rows in the inbox', count(*)
+  from eec_inbox join eec_namespace using (ns) where name = %(name)s and partition >= 0
+"""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """All that came of it. ``problems`` is what went wrong with the chaos itself."""
+
+    seed: int
+    seconds: float
+    faults: int
+    history: History
+    checks: list[Check]
+    redriven: int
+    problems: list[str]
+    unavailable: dict[str, str]
+
+    @property
+    def good(self) -> bool:
+        """Whether chaos reigned, and every check holds."""
+        return not self.problems and all(check.holds for check in self.checks)
+
+    def values(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "seed": self.seed,
+            "seconds": round(self.seconds, 1),
+            "faults": self.faults,
+            "runs": len(self.history.runs),
+            "messages": len(self.history.sent),
+            "messages_deleted_unread": sum(each.upto - each.start for each in self.history.lost),
+            "steps_executed": len(self.history.executed),
+            "redriven_attempts": self.redriven,
+            "checks": {check.claim: check.holds for check in self.checks},
+            "broken": {check.claim: check.faults[:20] for check in self.checks if not check.holds},
+            "problems": self.problems,
+            "unavailable": self.unavailable,
+            "good": self.good,
+        }
+
+
+def reign(shape: Shape, seconds: float, names: Sequence[str], seed: int, folder: Path, say: Any) -> Outcome:
+    """The whole play. Raises what keeps the world from opening."""
+    with opened(shape, seed, folder, say) as world:
+        missing = unavailable(world)
+        chosen = [name for name in names if name not in missing]
+        storm = Storm(world, drawn(seed, chosen, int(seconds / GAP_S[0]) + 1))
+        ending = threading.Event()
+        sampler = threading.Thread(target=_sample, args=(world, ending), daemon=True)
+        sampler.start()
+        began = time.monotonic()
+        world.load.begin()
+        storm.play(seconds)
+        took = time.monotonic() - began
+        problems = [*storm.errors, *_calm(world)]
+        ending.set()
+        sampler.join(10)
+        world.recorder.note("end")
+        history = gathered(world.records, world.postgres.primary.url(), world.topics.namespace)
+    return Outcome(seed, took, storm.played, history, judged(history), redriven(history), problems, missing)
+
+
+def _calm(world: World) -> list[str]:
+    """The faults are over: wait until all is at rest. Returns what did not come to rest in time."""
+    world.say("the faults are over; every run must close")
+    world.recorder.note("calm")
+    problems = []
+    if not world.load.finish(CLOSED_WITHIN_S):
+        problems.append("clients could not send what they had to say")
+    deadline = time.monotonic() + CLOSED_WITHIN_S
+    while (left := _left(world)) and time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
+    if left:
+        world.say(f"not at rest after {CLOSED_WITHIN_S:.0f} s: {left}")
+    world.observer.catch_up()
+    return problems
+
+
+def _left(world: World) -> str:
+    """What keeps the world from rest; empty when all is done."""
+    try:
+        with world.postgres.connect() as connection:
+            counts = dict(connection.execute(_AT_WORK, {"name": world.topics.namespace}).fetchall())
+    except psycopg.Error as error:
+        return f"Postgres: {error}"
+    return ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+
+
+def _sample(world: World, ending: threading.Event) -> None:
+    """Every few seconds a line on the screen; the figures themselves are read from the records."""
+    while not ending.wait(10.0):
+        world.say(f"      started {world.load.started}, ends heard {world.observer.closed_runs}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command. Exit status 0: every check holds; 1: one does not; 2: the chaos itself failed."""
+    options = _parser().parse_args(arguments)
+    if options.list:
+        print("\n".join(f"{fault.name:18} {fault.told}" for fault in FAULTS.values()))
+        return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
+    logging.getLogger("ductor_stream").addHandler(logging.NullHandler())
+    began = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"[{time.monotonic() - began:6.1f} s] {text}", file=sys.stderr, flush=True)
+
+    seed = options.seed if options.seed is not None else secrets.randbelow(1 << 32)
+    shape = Shape(options.coordinators, options.workers, rate=options.rate, protocol=options.protocol)
+    say(f"seed {seed}")
+    folder = options.report
+    folder.mkdir(parents=True, exist_ok=True)
+    outcome = reign(shape, options.minutes * 60, _chosen(options.faults), seed, folder, say)
+    written(folder, outcome.values(), outcome.history)
+    _print(outcome, options.json, folder)
+    return 0 if outcome.good else 2 if outcome.problems else 1
+
+
+def _print(outcome: Outcome, as_json: bool, folder: Path) -> None:
+    values = outcome.values()
+    if as_json:
+        print(json.dumps(values, indent=2))
+        return
+    for name, value in values.items():
+        if not isinstance(value, dict | list):
+            print(f"{name:24} {value}")
+    for name, why in outcome.unavailable.items():
+        print(f"not to be had here: {name} ({why})")
+    for check in outcome.checks:
+        print(f"{'holds ' if check.holds else 'BROKEN'} {check.claim}")
+        print("".join(f"         {fault}\n" for fault in check.faults[:5]), end="")
+    print("".join(f"PROBLEM {problem}\n" for problem in outcome.problems), end="")
+    print(f"{folder / 'report.html'}\nthe same faults again: python -m chaos --seed {outcome.seed}")
+
+
+def _chosen(text: str) -> list[str]:
+    names = [name for name in text.split(",") if name]
+    if unknown := [name for name in names if name not in FAULTS]:
+        raise SystemExit(f"no fault is called {unknown[0]}; there are {', '.join(FAULTS)}")
+    return names or list(FAULTS)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=5.0, help="how long faults reign (default: %(default)s)")
+    parser.add_argument("--faults", default="", help="only these, with commas between them (--list tells all)")
+    parser.add_argument("--seed", type=int, help="which faults and which runs; none makes one up")
+    parser.add_argument("--report", type=Path, default=Path(".chaos"), help="folder of the report (default: %(default)s)")
+    parser.add_argument("--rate", type=float, default=Shape.rate, help="runs started per second (default: %(default)s)")
+    parser.add_argument("--coordinators", type=int, default=Shape.coordinators)
+    parser.add_argument("--workers", type=int, default=Shape.workers)
+    parser.add_argument("--protocol", choices=("auto", "classic", "consumer"), default=Shape.protocol)
+    parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
+    parser.add_argument("--list", action="store_true", help="print the faults and end")
+    return parser
