@@ -52,7 +52,9 @@ class Fleet:
     ``environment`` is asked for at each start.
     """
 
-    def __init__(self, folder: Path, environment: Callable[[], Mapping[str, str]], network: Network, recorder: Recorder) -> None:
+    def __init__(
+        self, folder: Path, environment: Callable[[], Mapping[str, str]], network: Network, recorder: Recorder
+    ) -> None:
         self._folder, self._environment = folder, environment
         self._network, self._recorder = network, recorder
         self.places: dict[str, Place] = {}

@@ -11,7 +11,7 @@ import contextlib
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,8 @@ from typing import Literal
 Kind = Literal["cut", "one way", "refused", "slow"]
 KINDS: tuple[Kind, ...] = ("cut", "one way", "refused", "slow")
 _CHUNK = 65_536
+_TOGETHER_S = 0.01
+"""For so long connections wait for others that want to be known too."""
 _LOOK_S = 0.02
 """How often bytes that are held back look whether they may go on."""
 
@@ -43,6 +45,8 @@ class Link:
     server: str
     caller: str
     peer: str
+    known: asyncio.Event
+    """Set when the kernel was asked who calls."""
     writers: tuple[asyncio.StreamWriter, ...] = ()
 
     @property
@@ -66,13 +70,14 @@ class Network:
         self._loop = asyncio.new_event_loop()
         self._links: set[Link] = set()
         self._servers: list[asyncio.Server] = []
+        self._asking: asyncio.Task[None] | None = None
         self._thread = threading.Thread(target=self._run, name="chaos-network", daemon=True)
         self._thread.start()
 
     def register(self, name: str, pid: int) -> None:
         """Connections of this process are of ``name``, those too that it has by now."""
         self._pids = {**{p: n for p, n in self._pids.items() if n != name}, pid: name}
-        self._loop.call_soon_threadsafe(self._recognize)
+        self._loop.call_soon_threadsafe(self._ask)
 
     def gate(self, name: str, port: int, caller: str = "", listen: int = 0) -> int:
         """Open a port that leads to ``port`` of 127.0.0.1, where ``name`` listens; returns it.
@@ -82,7 +87,7 @@ class Network:
 
         async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             with contextlib.suppress(asyncio.CancelledError):
-                await self._serve(Link(name, caller, _address(writer)), port, reader, writer)
+                await self._serve(Link(name, caller, _address(writer), asyncio.Event()), port, reader, writer)
 
         listener = socket.create_server(("127.0.0.1", listen))
         server = asyncio.run_coroutine_threadsafe(asyncio.start_server(accept, sock=listener), self._loop).result(10)
@@ -120,19 +125,34 @@ class Network:
             self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
         self._loop.close()
 
-    def _recognize(self) -> None:
-        for link in self._links:
-            link.caller = link.caller or _owner(link.peer, self._pids)
+    def _ask(self) -> None:
+        if self._asking is None or self._asking.done():
+            self._asking = self._loop.create_task(self._recognize())
+
+    async def _recognize(self) -> None:
+        """Ask the kernel for all at once: in a storm of connections one by one would take too long."""
+        await asyncio.sleep(_TOGETHER_S)
+        unknown = [link for link in self._links if not link.caller]
+        callers = await asyncio.to_thread(_owners, {link.peer for link in unknown}, self._pids)
+        for link in unknown:
+            link.caller = callers.get(link.peer, "")
+            link.known.set()
+        if any(not link.known.is_set() for link in self._links):
+            self._asking = self._loop.create_task(self._recognize())
 
     def _end(self, pair: tuple[str, str]) -> None:
         for link in [link for link in self._links if link.pair == pair]:
             link.end()
 
     async def _serve(self, link: Link, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        link.caller = link.caller or _owner(link.peer, self._pids)
         link.writers = (writer,)
         self._links.add(link)
+        if link.caller:
+            link.known.set()
+        else:
+            self._ask()
         try:
+            await link.known.wait()
             weather = self._weather.get(link.pair)
             if weather is not None and weather.kind == "refused":
                 return
@@ -173,11 +193,6 @@ def _address(writer: asyncio.StreamWriter) -> str:
     return f"{_hex(host)}:{port:04X}"
 
 
-def _owner(peer: str, pids: dict[int, str]) -> str:
-    inode = _inode(peer)
-    return next((name for pid, name in pids.items() if _has_socket(pid, inode)), "") if inode else ""
-
-
 def _pair(a: str, b: str) -> tuple[str, str]:
     return (a, b) if a <= b else (b, a)
 
@@ -186,22 +201,24 @@ def _hex(host: str) -> str:
     return "".join(f"{byte:02X}" for byte in reversed(socket.inet_aton(host)))
 
 
-def _inode(local: str) -> str:
+def _owners(peers: set[str], pids: Mapping[int, str]) -> dict[str, str]:
+    """By address: whose process has that end of the connection."""
+    inodes: dict[str, str] = {}
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with contextlib.suppress(OSError):
             for line in Path(table).read_text(encoding="ascii").splitlines()[1:]:
                 fields = line.split()
                 # The JVM's sockets are of the other family, with the same address at their end.
-                if fields[1].endswith(local) and fields[9] != "0":
-                    return fields[9]
-    return ""
+                if (local := fields[1][-13:]) in peers and fields[9] != "0":
+                    inodes[f"socket:[{fields[9]}]"] = local
+    found: dict[str, str] = {}
+    for pid, name in pids.items():
+        found.update({inodes[each]: name for each in _sockets(pid) if each in inodes})
+    return found
 
 
-def _has_socket(pid: int, inode: str) -> bool:
-    wanted = f"socket:[{inode}]"
+def _sockets(pid: int) -> Iterator[str]:
     with contextlib.suppress(OSError):
         for entry in os.scandir(f"/proc/{pid}/fd"):
             with contextlib.suppress(OSError):
-                if os.readlink(entry.path) == wanted:
-                    return True
-    return False
+                yield os.readlink(entry.path)

@@ -82,8 +82,10 @@ class Observer:
             self._recorder.note("lifecycle", id=headers.get("ce_id"), type=headers.get("ce_type"), data=data)
             self.closed_runs += data.get("status") in _ENDS
         else:
-            told = {name.removeprefix("ductor-"): value for name, value in headers.items() if name.startswith("ductor-")}
-            self._recorder.note("letter", key=(message.key() or b"").decode("utf-8", "replace"), **told)  # type: ignore[union-attr]
+            told = {
+                name.removeprefix("ductor-"): value for name, value in headers.items() if name.startswith("ductor-")
+            }
+            self._recorder.note("letter", key=(message.key() or b"").decode("utf-8", "replace"), **told)
         self._next[topic, partition] = offset + 1
 
 

@@ -130,10 +130,10 @@ class Pair:
 
     def replication(self) -> str:
         """State of the standby as the primary sees it (``streaming sync``), empty without one."""
-        with suppress(psycopg.Error):
-            with psycopg.connect(self.primary.url("postgres"), autocommit=True, connect_timeout=2) as connection:
-                row = connection.execute("select state, sync_state from pg_stat_replication").fetchone()
-                return " ".join(row) if row else ""
+        url = self.primary.url("postgres")
+        with suppress(psycopg.Error), psycopg.connect(url, autocommit=True, connect_timeout=2) as connection:
+            row = connection.execute("select state, sync_state from pg_stat_replication").fetchone()
+            return " ".join(row) if row else ""
         return ""
 
     def in_step(self) -> bool:
@@ -174,5 +174,3 @@ class Pair:
             node.server.kill()
             node.server.stop()
             node.disk.close()
-
-

@@ -20,8 +20,9 @@ import psycopg
 from chaos.checks import judged, redriven
 from chaos.faults import FAULTS, unavailable
 from chaos.history import History, gathered
-from chaos.report import written
+from chaos.report import write_report
 from chaos.schedule import GAP_S, Storm, drawn
+from chaos.series import latencies_of, series_of
 from chaos.world import Shape, World, opened
 from ductor_stream.cli.demo_checks import Check
 
@@ -56,6 +57,7 @@ class Outcome:
 
     def values(self) -> dict[str, Any]:
         """For programs."""
+        median, p99, longest = latencies_of(self.history)
         return {
             "seed": self.seed,
             "seconds": round(self.seconds, 1),
@@ -65,6 +67,9 @@ class Outcome:
             "messages_deleted_unread": sum(each.upto - each.start for each in self.history.lost),
             "steps_executed": len(self.history.executed),
             "redriven_attempts": self.redriven,
+            "run_p50_s": median,
+            "run_p99_s": p99,
+            "run_longest_s": longest,
             "checks": {check.claim: check.holds for check in self.checks},
             "broken": {check.claim: check.faults[:20] for check in self.checks if not check.holds},
             "problems": self.problems,
@@ -145,7 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder = options.report
     folder.mkdir(parents=True, exist_ok=True)
     outcome = reign(shape, options.minutes * 60, _chosen(options.faults), seed, folder, say)
-    written(folder, outcome.values(), outcome.history)
+    write_report(folder, outcome.values(), series_of(outcome.history))
     _print(outcome, options.json, folder)
     return 0 if outcome.good else 2 if outcome.problems else 1
 
@@ -179,7 +184,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--minutes", type=float, default=5.0, help="how long faults reign (default: %(default)s)")
     parser.add_argument("--faults", default="", help="only these, with commas between them (--list tells all)")
     parser.add_argument("--seed", type=int, help="which faults and which runs; none makes one up")
-    parser.add_argument("--report", type=Path, default=Path(".chaos"), help="folder of the report (default: %(default)s)")
+    parser.add_argument(
+        "--report", type=Path, default=Path(".chaos"), help="folder of the report (default: %(default)s)"
+    )
     parser.add_argument("--rate", type=float, default=Shape.rate, help="runs started per second (default: %(default)s)")
     parser.add_argument("--coordinators", type=int, default=Shape.coordinators)
     parser.add_argument("--workers", type=int, default=Shape.workers)
