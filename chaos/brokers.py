@@ -40,6 +40,7 @@ _SHARED = {
     "broker.heartbeat.interval.ms": "1000",
     # Retention is a fault here: it must bite within seconds.
     "log.retention.check.interval.ms": "1000",
+    "log.initial.task.delay.ms": "1000",
     "num.network.threads": "2",
     "num.io.threads": "4",
     "log.cleaner.threads": "1",

@@ -101,17 +101,21 @@ class TakeOver:
             records = self._still_wanted(msgspec.msgpack.decode(body, type=list[Outgoing]))
             self._metrics.redrives.inc(len(records))
             self._dispatcher.send(partition, seq, records)
+        if recreated:
+            _log.warning("topics are not those that were read before", partition=partition, topics=recreated)
+        self._note_unread(found, recreated)
         if partition >= self._n:
-            return
+            return  # nobody's home: all there is to it was input, which has been sent on
         self._timers.open(partition, found.now)
         self._pick_up(partition, found.open_attempts, found.now)
         self._suspended(partition)
         if recreated:
-            _log.warning("topics are not those that were read before", partition=partition, topics=recreated)
-            for short, read in zip(INBOUND, found.offsets, strict=True):
-                if self._topics.inbound(short) in recreated and read != UNREAD:
-                    self._unread.append((partition, short, read))
             self._scan_for(owned, recreated, owned.topic_ids)
+
+    def _note_unread(self, found: Taken, recreated: list[str]) -> None:
+        for short, read in zip(INBOUND, found.offsets, strict=True):
+            if self._topics.inbound(short) in recreated and read != UNREAD:
+                self._unread.append((found.partition, short, read))
 
     def forget(self, partitions: Iterable[int]) -> None:
         """These partitions are no longer ours."""

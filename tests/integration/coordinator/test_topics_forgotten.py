@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
 from rig import Letter, Rig
 from rig_worker import fence, silent
 from support import until
+
+from ductor_stream.kafka.topics import create_topics
+from ductor_stream.ports import INBOUND
 
 
 def open_runs(rig: Rig) -> list[str]:
@@ -79,6 +85,29 @@ def test_one_topic_is_deleted(rig: Rig, name: str) -> None:
         running = rig.coordinator()
     complete(rig, runs)
     assert 18 <= running.count("ductor_redrives") <= 36
+
+
+def test_partitions_above_those_of_the_runs_are_audited_too(rig: Rig) -> None:
+    """R5b: input that stood unread on a partition that is no run's home is told like any other (found by chaos)."""
+    admin = AdminClient({"bootstrap.servers": rig.bootstrap})
+    running = rig.coordinator()
+    rig.start("before")
+    running.stop()
+    for future in admin.create_partitions([NewPartitions(rig.topics.inbound(short), 4) for short in INBOUND]).values():
+        future.result(10)
+    rig.renew_clients()
+    running = rig.coordinator()
+    rig.start("elsewhere", workflow="words", input=1, partition=3)
+    rig.until_status("running", "elsewhere")
+    running.stop()
+    rig.signal("elsewhere", "lost", partition=3)
+    rig.delete(rig.topics.run_events)
+    plans = [msgspec.structs.replace(each, partitions=4) for each in rig.plans if each.name == rig.topics.run_events]
+    until(lambda: create_topics(rig.admin, plans), what="the topic made anew")
+    running = rig.coordinator()
+    lost = (rig.topics.run_events, "3")
+    until(lambda: lost in {place(each) for each in rig.letters()}, what="the loss told")
+    complete(rig, ["before"])
 
 
 def test_a_redrive_that_is_cut_short_begins_anew(rig: Rig) -> None:
