@@ -1,4 +1,4 @@
-# make install | test | packages | demo | bench | bench-peers | simulate | model | fuzz | coverage | clean
+# make install | test | packages | demo | bench | bench-peers | simulate | chaos | model | fuzz | coverage | clean
 #
 # A stamp file says that a step is done: a second call does nothing. Paths are relative and quoted by make's
 # own working folder, so that a clone in a folder with spaces works.
@@ -9,7 +9,7 @@ DEPENDENCIES := .venv/stamp-dependencies
 PACKAGE := .venv/stamp-package
 SERVERS := .venv/stamp-servers
 
-.PHONY: install tools test packages demo bench bench-peers simulate model fuzz coverage clean
+.PHONY: install tools test packages demo bench bench-peers simulate chaos model fuzz coverage clean
 
 install: $(SERVERS)
 
@@ -76,6 +76,13 @@ JOBS ?= 2
 simulate: install
 	$(BIN)/python -m ductor_stream.testing.simulation --seeds $(SEEDS) --jobs $(JOBS)
 
+# Three brokers, a replicated Postgres, processes under load, everything that can go wrong (docs/chaos.md): MINUTES=how
+# long, CHAOS="--seed 7 --faults failover,freeze" for more.
+MINUTES ?= 5
+chaos: install
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r chaos/requirements.txt
+	$(BIN)/python -m chaos --minutes $(MINUTES) $(CHAOS)
+
 # Every order of events of a small world (docs/model.md): MODEL="--disruptions 3" looks further.
 model: install
 	$(BIN)/python model/check.py $(MODEL)
@@ -96,6 +103,6 @@ coverage: install
 	$(BIN)/python -m coverage report --show-missing
 
 clean:
-	rm -rf .fuzz .coverage .venv .ductor .tools build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .fuzz .chaos .coverage .venv .ductor .tools build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	rm -rf *.egg-info

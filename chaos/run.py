@@ -91,7 +91,7 @@ def reign(shape: Shape, seconds: float, names: Sequence[str], seed: int, folder:
         world.load.begin()
         storm.play(seconds)
         took = time.monotonic() - began
-        problems = [*storm.errors, *_calm(world)]
+        problems = [*storm.errors, *calm(world)]
         ending.set()
         sampler.join(10)
         world.recorder.note("end")
@@ -99,7 +99,7 @@ def reign(shape: Shape, seconds: float, names: Sequence[str], seed: int, folder:
     return Outcome(seed, took, storm.played, history, judged(history), redriven(history), problems, missing)
 
 
-def _calm(world: World) -> list[str]:
+def calm(world: World) -> list[str]:
     """The faults are over: wait until all is at rest. Returns what did not come to rest in time."""
     world.say("the faults are over; every run must close")
     world.recorder.note("calm")

@@ -63,7 +63,9 @@ class Storm:
             taken = self._take(planned, deadline)
             if taken is None:
                 break
-            thread = threading.Thread(target=self._one, args=(planned, taken), name=f"chaos-{planned.name}", daemon=True)
+            thread = threading.Thread(
+                target=self._one, args=(planned, taken), name=f"chaos-{planned.name}", daemon=True
+            )
             thread.start()
             self._threads.append(thread)
         for thread in self._threads:
