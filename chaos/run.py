@@ -67,6 +67,7 @@ class Outcome:
             "messages_deleted_unread": sum(each.upto - each.start for each in self.history.lost),
             "steps_executed": len(self.history.executed),
             "redriven_attempts": self.redriven,
+            "processes_that_gave_up_at_their_start": len(self.history.fallen),
             "run_p50_s": median,
             "run_p99_s": p99,
             "run_longest_s": longest,

@@ -8,11 +8,13 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from confluent_kafka import KafkaException
 
 from chaos.app import app
 from chaos.brokers import Brokers
@@ -22,7 +24,8 @@ from chaos.network import Network
 from chaos.observer import Observer
 from chaos.postgres import Pair
 from chaos.records import Recorder
-from ductor_stream.kafka.topics import AdminConfig, create_topics, plan
+from ductor_stream.errors import LogUnavailable
+from ductor_stream.kafka.topics import AdminConfig, TopicPlan, create_topics, plan
 from ductor_stream.protocol.topics import Topics
 from ductor_stream.store.migrate import migrate
 
@@ -63,9 +66,23 @@ class World:
     """By place: the file that sets its clock, where that can be done."""
 
     @property
+    def admin(self) -> AdminConfig:
+        """How topics are administered."""
+        return AdminConfig(bootstrap=self.brokers.direct, topics=self.topics)
+
+    @property
     def records(self) -> Path:
         """Where all records are."""
         return self.folder / "records"
+
+
+def made(world: World, plans: Sequence[TopicPlan]) -> set[str]:
+    """Create topics that are missing; returns those of them that are there now. A broker that is away is no matter."""
+    with suppress(LogUnavailable):
+        create_topics(world.admin, plans)
+        with suppress(KafkaException):
+            return set(world.brokers.admin.list_topics(timeout=15).topics)
+    return set()
 
 
 def faketime() -> str | None:
@@ -91,8 +108,8 @@ def opened(shape: Shape, seed: int, folder: Path, say: Callable[[str], None]) ->
         world.postgres.start()
         world.brokers.start()
         migrate(world.postgres.primary.url())
-        admin = AdminConfig(bootstrap=world.brokers.direct, topics=world.topics)
-        create_topics(admin, plan(world.topics, app.queues(), partitions=shape.partitions, replicas=REPLICAS))
+        plans = plan(world.topics, app.queues(), partitions=shape.partitions, replicas=REPLICAS)
+        world.brokers.until(lambda: not {each.name for each in plans} - made(world, plans), "topics")
         world.fleet.start_all()
         world.fleet.until_ready()
         world.observer.begin()

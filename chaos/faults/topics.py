@@ -17,9 +17,8 @@ from confluent_kafka.cimpl import NewPartitions
 
 from chaos.app import app
 from chaos.load import Lost
-from chaos.world import REPLICAS, World
-from ductor_stream.errors import LogUnavailable
-from ductor_stream.kafka.topics import INBOUND_RETENTION_MS, AdminConfig, create_topics, delete_topics, plan
+from chaos.world import REPLICAS, World, made
+from ductor_stream.kafka.topics import INBOUND_RETENTION_MS, delete_topics, plan
 from ductor_stream.ports import INBOUND
 
 _MOST = 4
@@ -129,27 +128,14 @@ def _retain(world: World, name: str, retention_ms: int) -> None:
 
 
 def _delete(world: World, name: str) -> None:
-    delete_topics(_admin(world), [name])
+    delete_topics(world.admin, [name])
 
 
 def _create(world: World, name: str, partitions: int) -> None:
     plans = plan(world.topics, app.queues(), partitions=partitions, replicas=REPLICAS)
-    chosen = [each for each in plans if each.name == name]
-    deadline = time.monotonic() + _WITHIN_S
-    while True:
-        try:
-            create_topics(_admin(world), chosen)
-            if _partitions(world, name):
-                break
-        except (LogUnavailable, KeyError):
-            if time.monotonic() > deadline:
-                raise
-        time.sleep(0.2)
+    # One that was just deleted may still be there for a moment.
+    _until(lambda: name in made(world, [each for each in plans if each.name == name]), f"topic {name}")
     world.brokers.until_healthy()
-
-
-def _admin(world: World) -> AdminConfig:
-    return AdminConfig(bootstrap=world.brokers.direct, topics=world.topics)
 
 
 def _until(condition: Callable[[], bool], what: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -38,9 +38,6 @@ DEAD_LETTER_RETENTION_MS = 90 * DAY_MS
 
 VISIBLE_SECONDS = 0.05
 """Between two looks for a topic that was just created."""
-
-GREETING_SECONDS = 5.0
-"""For the first question to a cluster, whose answer nobody needs."""
 
 LARGEST_RECORD_BYTES = 1_048_588
 """Kafka's own default, stated: a payload of 900,000 bytes with its envelope and headers fits."""
@@ -105,12 +102,7 @@ def plan(
 
 @contextmanager
 def _opened(config: AdminConfig) -> Iterator[AdminClient]:
-    admin = open_client(AdminClient, client_options("admin", config.bootstrap, config.options))
-    # Until its first answer a client knows addresses only. For the brokers that it learns of it drops those, together
-    # with the requests that are under way on them: with several addresses, one in a few fails.
-    with suppress(KafkaException):  # whoever asks next says what is wrong
-        admin.list_topics(timeout=min(config.timeout, GREETING_SECONDS))
-    yield admin
+    yield open_client(AdminClient, client_options("admin", config.bootstrap, config.options))
 
 
 def cluster_id(config: AdminConfig) -> str:

@@ -202,6 +202,14 @@ def test_executions_of_one_attempt_are_counted_and_no_fault() -> None:
     assert all(check.holds for check in judged(found))
 
 
+def test_a_process_may_give_up_and_say_why() -> None:
+    found = history()
+    found.fallen.append(
+        {"place": "coordinator-1", "ending": "exit status 5", "told": "error: Postgres cannot be reached"}
+    )
+    assert all(check.holds for check in judged(found))
+
+
 def test_order_says_nothing_of_what_was_sent_twice_or_came_by_two_partitions() -> None:
     found = history()
     _words_in_another_order(found)
