@@ -26,9 +26,11 @@ from chaos.series import latencies_of, series_of
 from chaos.world import Shape, World, opened
 from ductor_stream.cli.demo_checks import Check
 
-CLOSED_WITHIN_S = 60.0
-"""After the faults: take-overs and time-outs last seconds, the longest back-off of a task nobody can run a minute."""
+CLOSED_WITHIN_S = 180.0
+"""After the faults. Take-overs and time-outs last seconds, the work that has piled up longer on a busy machine."""
 _LOOK_S = 1.0
+_DISK_MB_PER_MINUTE = 40
+"""Room for what is kept of the runs, on disks that are small on purpose (in memory, taken as it fills)."""
 _AT_WORK = """
 select 'open runs', count(*) from eec_workflow_run join eec_namespace using (ns) where name = %(name)s and closed_at is null
 union all select 'rows in the outbox', count(*) from eec_outbox join eec_namespace using (ns) where name = %(name)s
@@ -146,7 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"[{time.monotonic() - began:6.1f} s] {text}", file=sys.stderr, flush=True)
 
     seed = options.seed if options.seed is not None else secrets.randbelow(1 << 32)
-    shape = Shape(options.coordinators, options.workers, rate=options.rate, protocol=options.protocol)
+    shape = _shape(options)
     say(f"seed {seed}")
     folder = options.report
     folder.mkdir(parents=True, exist_ok=True)
@@ -154,6 +156,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     write_report(folder, outcome.values(), series_of(outcome.history))
     _print(outcome, options.json, folder)
     return 0 if outcome.good else 2 if outcome.problems else 1
+
+
+def _shape(options: argparse.Namespace) -> Shape:
+    disk_mb = Shape.disk_mb + int(options.minutes * _DISK_MB_PER_MINUTE)
+    return Shape(options.coordinators, options.workers, rate=options.rate, disk_mb=disk_mb, protocol=options.protocol)
 
 
 def _print(outcome: Outcome, as_json: bool, folder: Path) -> None:

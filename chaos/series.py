@@ -48,9 +48,10 @@ def series_of(history: History) -> Series:
     starts = {sent.run: sent.first_at for sent in history.sent.values() if sent.type == "run.start"}
     ends = _ends(history)
     began = min(starts.values(), default=0.0)
-    moments = [*starts.values(), *ends.values(), *(line["at"] for line in history.lines if line["what"] == "calm")]
-    width = max(1.0, (max(moments, default=began) - began) / _BUCKETS)
-    count = int((max(moments, default=began) - began) / width) + 1
+    calm = [line["at"] for line in history.lines if line["what"] == "calm"]
+    length = max([*starts.values(), *ends.values(), *calm], default=began) - began
+    width = max(1.0, length / _BUCKETS)
+    count = int(length / width) + 1
 
     def rate(times: Iterable[float]) -> list[float]:
         buckets = [0] * count
@@ -63,7 +64,6 @@ def series_of(history: History) -> Series:
     for run, at in ends.items():
         if run in starts:
             latencies[int((at - began) / width)].append(at - starts[run])
-    calm = [line["at"] for line in history.lines if line["what"] == "calm"]
     return Series(
         at=[round((index + 0.5) * width, 2) for index in range(count)],
         started=rate(starts.values()),

@@ -9,9 +9,9 @@ from unit.chaos.history_of_two import RUN, commit, history, said
 from chaos.app import Plan, expected
 from chaos.faults import EVERYTHING, FAULTS
 from chaos.figures import Span, Taken, pauses, repeats, takeover_times
-from chaos.load import Scripts
 from chaos.plot import drawn as plotted
 from chaos.schedule import drawn
+from chaos.scripts import Scripts
 from chaos.series import latencies_of, series_of
 
 
