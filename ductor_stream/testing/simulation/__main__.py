@@ -65,8 +65,10 @@ def _quiet() -> None:
 
 def _begin() -> None:
     _quiet()
-    # Worlds are many small objects that all go together: looking for garbage among them costs a tenth.
+    # Worlds are many small objects that all go together: looking for garbage among them costs a tenth, and what was
+    # imported need not be looked at at all.
     gc.set_threshold(200_000, 50, 50)
+    gc.freeze()
 
 
 def _limits(arguments: argparse.Namespace) -> Limits:

@@ -13,13 +13,14 @@ from ductor_stream.engine.events import (
     AttemptTimedOut,
     ChildFinished,
     CommandReceived,
+    Continued,
     RunStarted,
     RunTimedOut,
     SignalReceived,
     TimerFired,
 )
 from ductor_stream.engine.ids import partition_of
-from ductor_stream.engine.state import Record, RunState, decode_header, decode_records
+from ductor_stream.engine.state import CancelRequested, Record, RunState, decode_header, decode_records
 from ductor_stream.ports import Batch, LoadedRun, Outgoing
 from ductor_stream.protocol.inbox import decode_outgoing
 from ductor_stream.protocol.topics import Topics
@@ -242,8 +243,11 @@ class R8StaleResults(Checker):
     def committing(self, database: Database, batch: Batch, txid: int) -> None:
         for run in batch.runs:
             for record in decode_records(run.entry):
-                if isinstance(record.event, AttemptFinished):
-                    self._check(database, run.run_id, record, record.event)
+                event = record.event
+                if isinstance(event, AttemptFinished):
+                    self._check(database, run.run_id, record, event)
+                elif isinstance(event, ChildFinished) and event.execution != record.execution:
+                    raise self.broken(f"{run.run_id}: execution {record.execution} heard of {event.execution}'s child")
 
     def _check(self, database: Database, run_id: str, record: Record, event: AttemptFinished) -> None:
         fence = (run_id, record.execution, event.node_id, event.generation)
@@ -280,6 +284,21 @@ class R9NoSilentHang(Checker):
             missing = set(range(1, header.lifecycle_seq + 1)) - self._seen.get(run_id, set())
             if missing:
                 raise self.broken(f"{run_id}: lifecycle events {sorted(missing)} of {header.lifecycle_seq} never came")
+
+
+class R9CancelIsTold(Checker):
+    """A cancel that an execution hands on to the next one waits there to be told."""
+
+    rule = "R9"
+
+    def committed(self, database: Database, batch: Batch, txid: int) -> None:
+        for run in batch.runs:
+            event = decode_records(run.entry)[-1].event
+            if not isinstance(event, Continued) or not event.cancel_requested or run.closed_at is not None:
+                continue
+            state = state_of(database, run.run_id)
+            if state is None or not any(isinstance(held.fact, CancelRequested) for held in state.held):
+                raise self.broken(f"{run.run_id}: its next execution will never hear that it was cancelled")
 
 
 class R9TimersInTime(Checker):

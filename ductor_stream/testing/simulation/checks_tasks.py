@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 from ductor_stream.engine.events import AttemptFinished
 from ductor_stream.engine.ids import Fence
@@ -41,8 +41,10 @@ class R5TasksNotSwallowed(Checker):
             event = message.event
             self._finished.add(Fence(message.run_id, event.execution, event.node_id, event.generation))
 
-    def committing_tasks(self, worker: str, topic: Topic, positions: Mapping[int, TaskPosition]) -> None:
-        """A worker is about to commit these positions."""
+    def committing_tasks(
+        self, worker: str, topic: Topic, positions: Mapping[int, TaskPosition], running: Container[Fence]
+    ) -> None:
+        """A worker, which runs these attempts, is about to commit these positions."""
         for partition, position in positions.items():
             window = Window.opened(position.offset or 0, position.metadata)
             for record in topic.partitions[partition].records:
@@ -56,4 +58,6 @@ class R5TasksNotSwallowed(Checker):
                 fence = Fence(task["run_id"], task["execution"], task["node_id"], task["generation"])
                 if fence not in self._finished and fence not in self._heard:
                     raise self.broken(f"{worker} commits past {fence} in {topic.name}, of which nobody has heard")
+                if fence not in self._finished and fence not in running:
+                    raise self.broken(f"{worker} commits past {fence} in {topic.name}, whose end nobody has heard of")
                 self._accounted.add(key)

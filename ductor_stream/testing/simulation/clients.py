@@ -73,8 +73,8 @@ class Clients:
         """Runs whose clients are others': of what those start, a client without a database need not know the end."""
         self._place = ("", 0, 0)
         self.run_ids: list[str] = []
-        self.waiting: list[tuple[Target, str, Future[Outcome]]] = []
-        """Starts of the production client, the id of the topic that they went to, and what became of them."""
+        self.waiting: list[tuple[Target, tuple[str, int, int], Future[Outcome]]] = []
+        """Starts of the production client, where they went (topic id, partition, offset), and what became of them."""
         self._log = _Log(self._put)
         encoder = RequestEncoder(broker.names, format=world.rng.choice(["json", "avro"]))
         self._core = Core(programs.app, encoder, self._log, LifecycleFeed(self._log))
@@ -107,6 +107,12 @@ class Clients:
             if command["type"] == "run.reset":
                 command["to_node"] = rng.choice(_NODES)
             self._plan(at + rng.randint(0, 40_000_000), run_id, command)
+        if rng.random() < 0.15:
+            # While it is paused, a cancel waits with all that comes meanwhile, and may meet the run's next execution.
+            when = at + rng.randint(0, 10_000_000)
+            for number, order in enumerate(("pause", "cancel", "resume")):
+                self._plan(when, run_id, {"type": f"run.{order}", "command_id": f"{run_id}-p{number}"})
+                when += rng.randint(1, 6_000_000)
 
     def _plan(self, at: int, run_id: str, body: dict[str, Any]) -> None:
         self._number += 1
@@ -168,7 +174,7 @@ class Clients:
             body["input"],
             {"run_id": run_id, "start_id": body["start_id"], "on_conflict": body.get("on_conflict", "use_existing")},
         )
-        self.waiting.append((target, self._place[0], self._core.outcome(target)))
+        self.waiting.append((target, self._place, self._core.outcome(target)))
 
     def _put(self, record: Outgoing) -> None:
         world, topic = self._world, self._broker.topics[record.topic]

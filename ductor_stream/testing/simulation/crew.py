@@ -67,8 +67,8 @@ class Crew:
         return not any(group.behind() for group in self._groups.values())
 
     def _commits(self, source: MemoryTaskSource, positions: Mapping[int, TaskPosition]) -> None:
-        worker = next(worker.name for worker in self._workers if source in worker.sources)
-        self._checker.committing_tasks(worker, source.group.topic, positions)
+        worker = next(worker for worker in self._workers if source in worker.sources)
+        self._checker.committing_tasks(worker.name, source.group.topic, positions, worker.executor.running)
 
     def _work(self, worker: WorkerProcess) -> None:
         """One step of a worker process, which may be its last."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import msgspec
 
@@ -84,6 +85,7 @@ class Episode:
             checks.R7IdempotencyKey(topics),
             checks.R8StaleResults(),
             checks.R9NoSilentHang(topics),
+            checks.R9CancelIsTold(),
             checks.RowsAgree(),
         ]
         tasks = R5TasksNotSwallowed(topics)
@@ -95,6 +97,15 @@ class Episode:
         self.processes = [self._process(f"p{number}") for number in range(rng.randint(2, 3))]
         self.orphans: list[MemoryLog] = []
         self.agenda: list[tuple[int, int, Callable[[], None]]] = []
+        skies: list[tuple[str, Callable[[], None]]] = [
+            ("outage", self._outage),
+            ("rebalance", self._rebalance),
+            ("recreate", self._recreate),
+            ("clock", self._clock),
+            ("redeploy", lambda: self._redeploy(rng.choice(list(programs.RELEASES)))),
+            ("cut", self._cut),
+        ]
+        self._skies = [sky for sky in skies if self.world.knows(sky[0])]
         self._number = self._depth = 0
         metrics = self.cluster.metrics
         self.rest = Rest(self)
@@ -182,7 +193,7 @@ class Episode:
     def step(self, until: int | None = None) -> None:
         """One thing happens; or nothing can, and time passes up to when something will."""
         self._weather()
-        options = list(self._options())
+        options = self._options()
         if not options:
             coming = [at for at in self._coming() if at is not None]
             if until is not None:
@@ -192,23 +203,20 @@ class Episode:
         self.world.advance(self.world.rng.randint(0, 400))
         self.world.rng.choice(options)()
 
-    def _options(self) -> Iterator[Callable[[], None]]:
+    def _options(self) -> list[Callable[[], None]]:
         us = self.world.us
-        for process in self.processes:
-            if process.ready(us):
-                yield lambda process=process: self.turn(process)  # type: ignore[misc]
-        for log in self.logs():
-            if log.flying:
-                yield lambda log=log: self._deliver(log)  # type: ignore[misc]
-        yield from self.crew.options(us)
+        found: list[Callable[[], None]] = [partial(self.turn, each) for each in self.processes if each.ready(us)]
+        found += [partial(self._deliver, log) for log in self.logs() if log.flying]
+        found += self.crew.options(us)
         for actor in (self.fleet, self.clients):
             at = actor.next_us()
             if at is not None and at <= us:
-                yield actor.act
+                found.append(actor.act)
         if self.agenda and self.agenda[0][0] <= us:
-            yield lambda: heapq.heappop(self.agenda)[2]()
+            found.append(lambda: heapq.heappop(self.agenda)[2]())
         if self.cluster.stray:
-            yield self._stray
+            found.append(self._stray)
+        return found
 
     def _coming(self) -> Iterator[int | None]:
         yield from (process.idle_until for process in self.processes if not process.dead and not process.busy)
@@ -271,26 +279,27 @@ class Episode:
     # -- weather ----------------------------------------------------------------------------
 
     def _weather(self) -> None:
+        if self.world.faulty:
+            for kind, happens in self._skies:
+                if self.world.chance(kind):
+                    happens()
+
+    def _outage(self) -> None:
         world, rng = self.world, self.world.rng
-        if not world.faulty:
-            return
-        if world.chance("outage"):
-            us = world.us + rng.randint(100_000, 8_000_000)
-            if rng.random() < 0.5:
-                world.store_down_until = us
-            else:
-                world.log_down_until = us
-        if world.chance("rebalance"):
-            self._rebalance()
-        if world.chance("recreate"):
-            self._recreate()
-        if world.chance("clock"):
-            world.skew_ms += rng.choice([-1, 1]) * rng.choice([50, 2_000, 20_000])
-            world.note("world", f"postgres's clock is off by {world.skew_ms} ms")
-        if world.chance("redeploy"):
-            self._redeploy(rng.choice(list(programs.RELEASES)))
-        if world.chance("cut"):
-            world.note("world", self.broker.cut(rng.choice(programs.QUEUES), rng))
+        us = world.us + rng.randint(100_000, 8_000_000)
+        if rng.random() < 0.5:
+            world.store_down_until = us
+        else:
+            world.log_down_until = us
+
+    def _clock(self) -> None:
+        world, rng = self.world, self.world.rng
+        world.skew_ms += rng.choice([-1, 1]) * rng.choice([50, 2_000, 20_000])
+        world.note("world", f"postgres's clock is off by {world.skew_ms} ms")
+
+    def _cut(self) -> None:
+        rng = self.world.rng
+        self.world.note("world", self.broker.cut(rng.choice(programs.QUEUES), rng))
 
     def _rebalance(self) -> None:
         """A process is told to end, or is too slow for its session; another one comes in its place."""

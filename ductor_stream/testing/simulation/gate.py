@@ -6,8 +6,8 @@ from typing import Literal
 
 from ductor_stream.ports import Batch
 
-Outcome = Literal["lands", "refused", "conflict", "unknown_landed", "unknown_lost", "unknown_late"]
-"""What becomes of a commit. ``unknown_late``: it is in the server's hands, and is executed after its client gave up."""
+Outcome = Literal["lands", "refused", "conflict", "poisoned", "unknown_landed", "unknown_lost", "unknown_late"]
+"""What becomes of a commit. ``poisoned``: data of its first run cannot be stored. ``unknown_late``: it is in the server's hands, and is executed after its client gave up."""
 
 
 class Crash(BaseException):

@@ -80,6 +80,8 @@ class Broker:
         self.members: list[MemoryLog] = []
         self.holders: dict[int, MemoryLog] = {}
         self.generation = 0
+        self.changes = 0
+        """Goes up with all that may give a member something to read."""
         self._targets: dict[MemoryLog, frozenset[int]] = {}
         self._ids = 0
         for name in topics.inbound_names:
@@ -94,6 +96,7 @@ class Broker:
     def create(self, name: str, partitions: int) -> None:
         """Create a topic, or create it anew: empty, and with another id."""
         self._ids += 1
+        self.changes += 1
         self.topics[name] = Topic(name, f"id-{self._ids}", partitions)
         self._targets.clear()
 
@@ -112,6 +115,7 @@ class Broker:
         stored = topic.partitions[partition]
         record = Kept(stored.end, key, value, headers)
         stored.records.append(record)
+        self.changes += 1
         self.landed(topic, partition, record)
         return record
 
@@ -125,6 +129,7 @@ class Broker:
         name = self.names.tasks(queue)
         stored = rng.choice(self.topics[name].partitions)
         stored.trim(stored.end)
+        self.changes += 1
         return f"{name} is cut at {stored.end}"
 
     def refusal(self, record: Outgoing) -> tuple[str, bool] | None:
@@ -149,11 +154,13 @@ class Broker:
         if member in self.members:
             self.members.remove(member)
             self._regroup()
+        self.changes += 1
         for partition in [p for p, holder in self.holders.items() if holder is member]:
             del self.holders[partition]
 
     def _regroup(self) -> None:
         self.generation += 1
+        self.changes += 1
         self._targets.clear()
 
     def target(self, member: MemoryLog) -> frozenset[int]:

@@ -6,6 +6,7 @@ The checks and their order are those of ``store/commit.py`` and ``store/sql/quer
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Protocol
 
@@ -309,19 +310,30 @@ def _check_fenced(batch: Batch) -> None:
 def _poisoned(batch: Batch) -> tuple[str, str] | None:
     rows: list[RunWrite | AttemptRow | MessageRow | OpenAttempt]
     rows = [*batch.runs, *batch.attempts, *batch.messages, *batch.open_attempts]
-    for row in sorted(rows, key=lambda row: row.run_id):
-        if problem := _unstorable(msgspec.structs.asdict(row)):
-            return row.run_id, problem
-    return None
+    found = [(row.run_id, problem) for row in rows if (problem := _unstorable(row))]
+    return min(found, key=lambda one: one[0], default=None)
 
 
-def _unstorable(fields: dict[str, object]) -> str:
-    for name, value in fields.items():
-        if isinstance(value, str) and not storable(value):
+@functools.cache
+def _checked(kind: type[msgspec.Struct]) -> tuple[list[str], list[tuple[str, int]]]:
+    """The fields of such a row that are text, and those that are numbers, with the largest that fits."""
+    fields = msgspec.structs.fields(kind)
+    numbers = [
+        (f.name, _LARGEST_INT if f.name in ("execution", "generation", "attempt") else _LATEST_MS)
+        for f in fields
+        if f.name.endswith("_at") or f.name in ("execution", "generation", "attempt", "now", "at")
+    ]
+    return [f.name for f in fields if f.type in (str, str | None)], numbers
+
+
+def _unstorable(row: msgspec.Struct) -> str:
+    texts, numbers = _checked(type(row))
+    for name in texts:
+        value = getattr(row, name)
+        if value is not None and not storable(value):
             return f"{name} is no text that can be stored"
-        if name in ("execution", "generation", "attempt") and isinstance(value, int) and value > _LARGEST_INT:
-            return f"{name} is out of range"
-        moment = name.endswith("_at") or name in ("now", "at")
-        if moment and isinstance(value, int) and value > _LATEST_MS:
+    for name, most in numbers:
+        value = getattr(row, name)
+        if value is not None and value > most:
             return f"{name} is out of range"
     return ""

@@ -73,6 +73,8 @@ class MemoryLog:
         self._gaps: list[Gap] = []
         self.flying: deque[Flying] = deque()
         self._answered: deque[Call] = deque()
+        self._quiet = -1
+        """The broker's count of changes when there was nothing to read, until we read otherwise."""
         self.closed = False
 
     # -- the group --------------------------------------------------------------------------
@@ -85,6 +87,7 @@ class MemoryLog:
     def poll(self, timeout: float, limit: int) -> list[Received]:
         """What is there, at most ``limit``. Serves rebalances and delivery reports; does not wait by itself."""
         self._gate.enter("poll")
+        self._quiet = -1
         self._serve()
         if self._ownership is None:
             return []
@@ -117,12 +120,14 @@ class MemoryLog:
             target = broker.target(self) if self in broker.members else frozenset()
         coming = frozenset(p for p in target - self._held if p not in broker.holders)
         if coming:
+            broker.changes += 1
             for partition in coming:
                 broker.holders[partition] = self
             self._held |= coming
             ownership.assigned(coming)
 
     def _drop(self, partitions: frozenset[int]) -> None:
+        self.broker.changes += 1
         for partition in partitions:
             if self.broker.holders.get(partition) is self:
                 del self.broker.holders[partition]
@@ -137,12 +142,18 @@ class MemoryLog:
 
     def news(self) -> bool:
         """Whether a poll would find something."""
-        if self._answered or self not in self.broker.members or self._generation != self.broker.generation:
+        broker = self.broker
+        if self._answered:
             return True
-        if not self.broker.holders.keys() >= self.broker.target(self):
+        if self._quiet == broker.changes:
+            return False
+        if self not in broker.members or self._generation != broker.generation:
+            return True
+        if not broker.holders.keys() >= broker.target(self):
             return True
         for _ in self._readable():
             return True
+        self._quiet = broker.changes
         return False
 
     # -- reading ----------------------------------------------------------------------------
@@ -195,6 +206,7 @@ class MemoryLog:
         self._gate.enter("seek")
         if partition not in self._held:
             raise OwnershipLost(frozenset({partition}))
+        self._quiet = -1
         self._mend()
         for topic, offset in offsets.items():
             self._forget((topic, partition))
@@ -207,6 +219,7 @@ class MemoryLog:
 
     def resume(self, partitions: Iterable[int]) -> None:
         """Go on reading them."""
+        self._quiet = -1
         self._paused -= set(partitions)
 
     def reached_end(self, partition: int, topic: Inbound) -> int:

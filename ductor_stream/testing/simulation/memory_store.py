@@ -10,6 +10,7 @@ from ductor_stream.errors import (
     CommitOutcomeUnknown,
     InvariantViolation,
     OwnershipLost,
+    PoisonedRun,
     RecordVersionConflict,
     StoreUnavailable,
 )
@@ -142,6 +143,8 @@ class MemoryStore:
             raise StoreUnavailable("refused")
         if outcome == "conflict":
             raise RecordVersionConflict(frozenset({batch.runs[0].run_id}))
+        if outcome == "poisoned":
+            raise PoisonedRun(batch.runs[0].run_id, "simulated")
         if outcome in ("unknown_lost", "unknown_late"):
             self._broken = True
             if outcome == "unknown_late":

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from typing import Protocol
+
+import msgspec
 
 from ductor_stream.coordinator.config import CoordinatorConfig
 from ductor_stream.coordinator.service import Coordinator
+from ductor_stream.engine.actions import DispatchAttempt
 from ductor_stream.errors import LogUnavailable, StoreUnavailable
-from ductor_stream.ports import Batch
+from ductor_stream.ports import Batch, Outgoing
 from ductor_stream.protocol.inbound import InboundDecoder
+from ductor_stream.protocol.limits import MAX_RECORD_BYTES
 from ductor_stream.protocol.outbound import Encoder
+from ductor_stream.protocol.topics import Topics
 from ductor_stream.protocol.worker import WorkerCodec
 from ductor_stream.telemetry.metrics import Metrics
 from ductor_stream.testing.simulation import programs
@@ -29,6 +35,24 @@ _LOG_CALLS = frozenset(
 )
 _SILENT = frozenset({"produce", "flush", "seek"})
 """Calls of the log that do not fail: what becomes of their records is told later."""
+
+
+class _Encoder(Encoder):
+    """Now and then a task cannot be written down, or becomes larger than any worker takes."""
+
+    def __init__(self, topics: Topics, world: World) -> None:
+        super().__init__(topics)
+        self._world = world
+
+    def task(
+        self, run_id: str, context: Mapping[str, str], action: DispatchAttempt, now_ms: int, partitions: int | None
+    ) -> Outgoing:
+        record = super().task(run_id, context, action, now_ms, partitions)
+        if not self._world.chance("poison"):
+            return record
+        if self._world.rng.random() < 0.5:
+            raise ValueError("simulated")
+        return msgspec.structs.replace(record, value=record.value + b" " * MAX_RECORD_BYTES)
 
 
 class Interloper(Protocol):
@@ -55,7 +79,8 @@ class Faulty(Gate):
         if world.chance("crash"):
             process.dead = True
             raise Crash(process.name, call)
-        if world.chance("pause"):
+        # Who stands still before it takes a partition may raise an epoch that is another's by then.
+        if world.chance("pause") or (call == "take" and world.chance("stall")):
             self._interloper.meanwhile(process)
             if process.dead:
                 raise Crash(process.name, call)
@@ -86,6 +111,9 @@ class Faulty(Gate):
             found = world.rng.choice(unknown)
         elif batch.runs and not locked and world.chance("conflict"):
             found = "conflict"
+        elif batch.runs and batch.runs[0].status != "failed" and world.chance("poison"):
+            # Never what fails the run: that has nothing of the data that could not be stored.
+            found = "poisoned"
         where = " ".join(f"{p.partition}:{p.previous}->{p.next}" for p in batch.partitions)
         runs = " ".join(f"{run.run_id}@{run.expected + 1}:{run.status}" for run in batch.runs)
         assert self.process is not None
@@ -128,7 +156,7 @@ class Process:
             cluster.definitions,
             topics,
             (self.store, self.log, self.clock, local),
-            (InboundDecoder(topics), Encoder(topics), WorkerCodec()),
+            (InboundDecoder(topics), _Encoder(topics, world), WorkerCodec()),
             cluster.metrics,
             partitions=cluster.partitions,
             new_token=lambda: str(uuid.UUID(int=world.rng.getrandbits(128))),

@@ -16,6 +16,7 @@ from ductor_stream.errors import ChildError, StepError
 NAMESPACE = "sim"
 QUEUES = ("default", "slow")
 SIGNALS = ("x", "y")
+_WIDE = 34
 
 app = App(NAMESPACE)
 _retry = Retry(max_attempts=3, initial=0.05, maximum=0.5)
@@ -94,7 +95,8 @@ def _part(rng: Random, depth: int) -> Any:
 
 
 def _leaf(rng: Random) -> Any:
-    kind = rng.choices(["step", "sleep", "signal", "child", "draw", "view", "map"], [14, 3, 2, 1.5, 1, 1, 1])[0]
+    kinds = ["step", "sleep", "signal", "child", "draw", "view", "map", "wide"]
+    kind = rng.choices(kinds, [14, 3, 2, 1.5, 1, 1, 1, 0.12])[0]
     match kind:
         case "step":
             return [kind, rng.choice(tuple(STEPS)), rng.randint(0, 9)]
@@ -107,6 +109,8 @@ def _leaf(rng: Random) -> Any:
             return [kind, name, rng.randint(0, 4), most, on_error]
         case "child":
             return [kind, rng.random() < 0.2, rng.choice(["cancel", "terminate", "abandon"]), _part(rng, 1)]
+        case "wide":
+            return [kind, rng.choice("abd")]
     return [kind]
 
 
@@ -123,7 +127,7 @@ async def _run(run: Run, body: Any) -> Any:
         case ["again", count, part]:
             result = await _run(run, part)
             return run.continue_as_new(["again", count - 1, part]) if count > 0 else result
-        case [("draw" | "view" | "child" | "map"), *_]:
+        case [("draw" | "view" | "child" | "map" | "wide"), *_]:
             return await _special(run, body)
         case [("shield" | "retrying" | "finally" | "timeout"), *_]:
             return await _guarded(run, body)
@@ -140,6 +144,10 @@ async def _special(run: Run, body: Any) -> Any:
         case ["map", name, count, most, on_error]:
             found = await run.map(STEPS[name], range(count), max_in_flight=most, on_error=on_error)
             return [each.type if isinstance(each, StepError) else each for each in found]
+        case ["wide", name]:
+            # More open nodes than an owner looks through for the next due time.
+            naps = [asyncio.sleep(1 + number % 5 * 3) for number in range(_WIDE)]
+            return len(await asyncio.gather(_run(run, ["step", name, 0]), *naps))
         case ["child", detach, parent_close, part]:
             try:
                 return await run.child(program, part, detach=detach, parent_close=parent_close)

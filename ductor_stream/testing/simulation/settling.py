@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ductor_stream.engine.state import state_bytes
 from ductor_stream.outcomes import REJECTED
+from ductor_stream.protocol import headers
 from ductor_stream.testing.simulation import checks
 from ductor_stream.testing.simulation.memory_database import Database
 from ductor_stream.testing.simulation.processes import Process
@@ -60,8 +61,9 @@ class Rest:
         """Messages of clients that have left no trace, though their topic is still there."""
         lost: list[str] = []
         database = self._episode.database
+        aside = self._set_aside()
         for sent in self._episode.clients.sent:
-            if sent.topic_id in self._episode.recreated:
+            if sent.topic_id in self._episode.recreated or (sent.partition, sent.offset) in aside:
                 continue
             if sent.kind == "start":
                 applied = sent.run_id in database.runs
@@ -70,6 +72,17 @@ class Rest:
             if not applied:
                 lost.append(f"{sent.kind} {sent.id} at {sent.partition}/{sent.offset}")
         return lost
+
+    def _set_aside(self) -> set[tuple[int, int]]:
+        """Partition and offset of clients' messages that are in the dead letters, since data of their run was poison."""
+        names = self._episode.broker.names
+        letters = (dict(kept.headers) for kept in self._episode.broker.topics[names.dead_letters].partitions[0].records)
+        return {
+            (int(letter[headers.SOURCE_PARTITION] or b""), int(letter[headers.SOURCE_OFFSET] or b""))
+            for letter in letters
+            if letter.get(headers.REASON) == b"poisoned_run"
+            and letter[headers.SOURCE_TOPIC] == names.run_events.encode()
+        }
 
     def check(self) -> None:
         """Raises Violation."""
@@ -83,8 +96,9 @@ class Rest:
 
     def _told(self) -> None:
         """Clients have heard how their runs ended, and it is so."""
-        for target, topic_id, future in self._episode.clients.waiting:
-            if topic_id in self._episode.recreated:
+        aside = self._set_aside()
+        for target, (topic_id, *place), future in self._episode.clients.waiting:
+            if topic_id in self._episode.recreated or tuple(place) in aside:
                 continue
             if not future.done():
                 raise Violation("R9", f"{target.run_id}: the client of {target.question} still waits")

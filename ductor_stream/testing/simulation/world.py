@@ -49,6 +49,8 @@ class Faults(msgspec.Struct):
     uncommitted: float = 0.0
     garbage: float = 0.0
     cut: float = 0.0
+    poison: float = 0.0
+    stall: float = 0.0
 
     @staticmethod
     def drawn(rng: Random) -> Faults:
@@ -58,7 +60,7 @@ class Faults(msgspec.Struct):
             "refused": 0.02, "conflict": 0.03, "undelivered": 0.08, "duplicate": 0.2, "worker": 0.3, "elsewhere": 0.3,
             "outage": 0.002, "rebalance": 0.006, "recreate": 0.0015, "cut": 0.002,
             "clock": 0.002, "redeploy": 0.001, "worker_crash": 0.003, "worker_gone": 0.01, "uncommitted": 0.1,
-            "garbage": 0.1,
+            "garbage": 0.1, "poison": 0.004, "stall": 0.05,
         }  # fmt: skip
         return Faults(**{name: rate * rng.choice([0.0, 0.3, 1.0, 1.0]) for name, rate in most.items()})
 
@@ -87,8 +89,11 @@ class World:
         self.skew_ms = 0
         self.faulty = True
         rates = msgspec.structs.asdict(Faults.drawn(self.rng))
-        self._rates = {kind: rate for kind, rate in rates.items() if rate and kind not in limits.without}
-        self._draws = {kind: Random(f"{seed}/{kind}").random for kind in self._rates}
+        self._kinds = {
+            kind: (rate, Random(f"{seed}/{kind}").random)
+            for kind, rate in rates.items()
+            if rate and kind not in limits.without
+        }
         self._left = limits.faults
         self.committers: set[str] = set()
         self.fired: Counter[str] = Counter()
@@ -107,14 +112,16 @@ class World:
 
     def chance(self, kind: str) -> bool:
         """Whether the fault of that kind happens now."""
-        if not self.faulty:
-            return False
-        rate = self._rates.get(kind)
-        if rate is None or self._draws[kind]() >= rate or self._left == 0:
+        known = self._kinds.get(kind)
+        if known is None or not self.faulty or known[1]() >= known[0] or self._left == 0:
             return False
         self._left -= 1
         self.fired[kind] += 1
         return True
+
+    def knows(self, kind: str) -> bool:
+        """Whether that kind of fault ever happens in this world."""
+        return kind in self._kinds
 
     def note(self, who: str, what: str) -> None:
         """One line of the trace."""
