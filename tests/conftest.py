@@ -11,17 +11,32 @@ its own database (``database_url``). A test that kills a server takes ``own_kafk
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+PORTS = range(20_000, 32_000)
+"""Below those of outgoing connections (ductor_stream/dev/ports.py)."""
+
 if TYPE_CHECKING:
     from servers import KafkaServer, PostgresServer
 
     from ductor_stream.dev.kafka import EmbeddedKafka
     from ductor_stream.dev.postgres import EmbeddedPostgres
+
+
+def pytest_configure() -> None:
+    """Groups of tests that run beside each other (``-n 2``) take ports of their own, and all that they start does too.
+
+    A port that is free now is taken a second later: by a server of the other group, once in a hundred runs.
+    """
+    if (name := os.environ.get("PYTEST_XDIST_WORKER")) is not None:
+        share = (PORTS.stop - PORTS.start) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+        first = PORTS.start + share * int(name.removeprefix("gw"))
+        os.environ["DUCTOR_DEV_PORTS"] = f"{first}-{first + share - 1}"
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -96,20 +97,24 @@ def tried(python: str, package: Path, folder: Path) -> str:
 
 
 def main(chosen: Sequence[str]) -> None:
-    """Try both packages with each Python."""
+    """Try both packages with each Python, two at a time: they mostly wait for the registry and the disk."""
     found = list(chosen) or list(pythons())
-    with tempfile.TemporaryDirectory() as made:
+    if not found:
+        raise SystemExit("no Python was found to install into")
+    with tempfile.TemporaryDirectory() as made, ThreadPoolExecutor(2) as pool:
         folder = Path(made)
         run(sys.executable, "-m", "hatchling", "build", "--directory", folder / "dist", cwd=ROOT)
         [wheel], [sdist] = ((folder / "dist").glob(kind) for kind in ("*.whl", "*.tar.gz"))
-        for number, python in enumerate(found):
-            # The sdist builds the same wheel everywhere: once is enough.
-            for package in [wheel, sdist] if number == 0 else [wheel]:
-                place = Path(tempfile.mkdtemp(dir=folder))
-                print(f"{package.name}: Python {tried(python, package, place)}", flush=True)
-                shutil.rmtree(place)
-    if not found:
-        raise SystemExit("no Python was found to install into")
+        # The sdist builds the same wheel everywhere: once is enough.
+        pairs = [(sdist, found[0]), *((wheel, python) for python in found)]
+
+        def place(pair: tuple[Path, str]) -> str:
+            package, python = pair
+            with tempfile.TemporaryDirectory(dir=folder) as empty:
+                return f"{package.name}: Python {tried(python, package, Path(empty))}"
+
+        for told in pool.map(place, pairs):
+            print(told, flush=True)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import secrets
 import socket
 from collections.abc import Mapping
@@ -16,6 +18,9 @@ connections: a server's port must still be free when it comes back after a kill.
 
 _TRIES = 200
 """A machine on which 200 random ports of 12,000 are all taken has none to give."""
+
+RANGE = "DUCTOR_DEV_PORTS"
+"""``FIRST-LAST``: where a container or a firewall lets only some through, or two programs shall never take the same."""
 
 
 def port_is_free(port: int) -> bool:
@@ -34,13 +39,27 @@ def pick_port() -> int:
     """A port of 127.0.0.1 on which nothing listens now.
 
     Raises:
-        DevStackError: none was found.
+        DevStackError: none was found, or DUCTOR_DEV_PORTS is no range.
     """
+    first, last = _range()
     for _ in range(_TRIES):
-        port = _FIRST + secrets.randbelow(_LAST - _FIRST)
+        port = first + secrets.randbelow(last - first + 1)
         if port_is_free(port):
             return port
-    raise DevStackError(f"no free port found on 127.0.0.1 between {_FIRST} and {_LAST}")
+    raise DevStackError(
+        f"no free port found on 127.0.0.1 between {first} and {last}: name others by {RANGE}=FIRST-LAST"
+    )
+
+
+def _range() -> tuple[int, int]:
+    given = os.environ.get(RANGE)
+    if not given:
+        return _FIRST, _LAST
+    found = re.fullmatch(r"(\d{1,5})-(\d{1,5})", given)
+    first, last = (int(found[1]), int(found[2])) if found else (0, 0)
+    if not 0 < first <= last < 65_536:
+        raise DevStackError(f"{RANGE}={given} is no range of ports: write FIRST-LAST, for example 20000-20100")
+    return first, last
 
 
 def remembered_ports(path: Path, wanted: Mapping[str, int | None]) -> dict[str, int]:

@@ -38,6 +38,14 @@ def test_helm_finds_nothing_to_say_against_it(values: str, tmp_path: Path) -> No
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.parametrize("values", VALUES)
+def test_helm_3_makes_the_same_of_it(values: str, tmp_path: Path) -> None:
+    """All other tests take the Helm that is installed here, of whatever version."""
+    assert helm("lint", VALUES[values], tmp_path, "--strict", program="helm-3").returncode == 0
+    done = helm("template", VALUES[values], tmp_path, program="helm-3")
+    assert [each for each in yaml.safe_load_all(done.stdout) if each] == rendered(VALUES[values], tmp_path)
+
+
 @pytest.mark.parametrize("kubernetes", ["1.29", "1.36"])
 @pytest.mark.parametrize("values", VALUES)
 def test_every_object_is_one_that_a_cluster_takes(values: str, kubernetes: str, tmp_path: Path) -> None:

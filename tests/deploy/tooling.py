@@ -61,14 +61,19 @@ def checked(name: str, *arguments: str, environment: Mapping[str, str] | None = 
 
 
 def helm(
-    command: str, values: Mapping[str, Any] | Path, folder: Path, *options: str, chart: Path = CHART
+    command: str,
+    values: Mapping[str, Any] | Path,
+    folder: Path,
+    *options: str,
+    chart: Path = CHART,
+    program: str = "helm",
 ) -> subprocess.CompletedProcess[str]:
     """``helm lint`` or ``helm template`` of a chart with these values; ``folder`` is where they are written."""
     path = values if isinstance(values, Path) else folder / "values.yaml"
     if not isinstance(values, Path):
         path.write_text(yaml.safe_dump(dict(values)), encoding="utf-8")
     name = ("shop",) if command == "template" else ()
-    return run("helm", command, *name, str(chart), "--values", str(path), "--kube-version", KUBERNETES, *options)
+    return run(program, command, *name, str(chart), "--values", str(path), "--kube-version", KUBERNETES, *options)
 
 
 def rendered(values: Mapping[str, Any] | Path, folder: Path, *options: str) -> list[dict[str, Any]]:

@@ -19,8 +19,8 @@ ANSWER_WITHIN_S = 60
 
 
 def clean_environment() -> dict[str, str]:
-    """Our environment without settings of ours, but for where fetched things are cached."""
-    kept = ("DUCTOR_CACHE_DIR", "DUCTOR_POSTGRES_BIN", "DUCTOR_MAVEN_REPOSITORY")
+    """Our environment without settings of ours, but for where fetched things are cached, and whose ports are whose."""
+    kept = ("DUCTOR_CACHE_DIR", "DUCTOR_DEV_PORTS", "DUCTOR_POSTGRES_BIN", "DUCTOR_MAVEN_REPOSITORY")
     return {name: value for name, value in os.environ.items() if not name.startswith("DUCTOR_") or name in kept}
 
 

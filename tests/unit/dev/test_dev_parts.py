@@ -70,6 +70,21 @@ def test_ports_are_remembered_replaced_and_refused(tmp_path: Path) -> None:
     assert remembered_ports(path, {"a": given})["a"] == given
 
 
+def test_ports_are_taken_from_a_range_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = pick_port()
+    monkeypatch.setenv("DUCTOR_DEV_PORTS", f"{port}-{port}")
+    assert pick_port() == port
+    with socket.create_server(("127.0.0.1", port)), pytest.raises(DevStackError, match="DUCTOR_DEV_PORTS=FIRST-LAST"):
+        pick_port()
+
+
+@pytest.mark.parametrize("given", ["8000", "9-8", "0-5", "1-65536", "a-b", "1-2-3"])
+def test_what_is_no_range_of_ports_is_refused(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    monkeypatch.setenv("DUCTOR_DEV_PORTS", given)
+    with pytest.raises(DevStackError, match=f"{given} is no range of ports: write FIRST-LAST"):
+        pick_port()
+
+
 @pytest.mark.parametrize("broken", ["", "{", "[1]", '{"a": "x"}'])
 def test_a_broken_port_file_is_replaced(tmp_path: Path, broken: str) -> None:
     path = tmp_path / "ports.json"
