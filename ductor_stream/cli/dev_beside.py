@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import msgspec
 from ductor_stream.cli.connection import DATA_DIR, find_dev
 from ductor_stream.cli.failures import FAILED, NOT_FOUND, Refused, end
 from ductor_stream.cli.output import answer, print_fields
+from ductor_stream.dev.binaries import kept_for_all
 from ductor_stream.dev.lock import FolderLock
 from ductor_stream.dev.stack import running_pid
 from ductor_stream.errors import DevStackError
@@ -24,8 +26,10 @@ from ductor_stream.errors import DevStackError
 STOP_WITHIN_S = 40.0
 """Workers may finish what runs (25 s); then Postgres and Kafka end in good order."""
 _LOOK_EVERY_S = 0.1
-_OURS = ("kafka", "postgres", "dev.json", "app.log", "app.log.1", ".gitignore", "lock")
-"""What a data directory has in it; nothing else is ever deleted."""
+_LOGS = ("app.log*", "coordinator-*.log*", "worker-*.log*")
+_OURS = ("kafka", "postgres", "dev.json", *_LOGS, ".gitignore", "lock")
+"""What a data directory has in it; nothing else is ever deleted, but for what demos have kept in theirs."""
+_DEMOS = "demo*/lock"
 _pause = threading.Event()
 
 _data_dir = click.option(
@@ -80,22 +84,38 @@ def _end(pid: int, data_dir: Path) -> None:
 
 @click.command(name="reset")
 @_data_dir
+@click.option("--cache", is_flag=True, help="Also what was fetched for all projects: Kafka's jars, its JVM's cache.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @_json
-def reset(data_dir: Path, yes: bool, as_json: bool) -> None:
-    """Delete what the `dev` of this folder keeps: all runs, topics and remembered ports. Exit code 4 while it runs."""
-    if (pid := running_pid(data_dir)) is not None:
-        raise Refused(f"{data_dir} is in use by process {pid}: `ductor-stream dev stop` first")
-    found = [data_dir / name for name in _OURS if (data_dir / name).exists()]
-    if found and not yes:
-        if not sys.stdin.isatty():
-            raise click.UsageError("nobody is here to be asked: give --yes to delete all runs and topics")
-        click.confirm(f"Delete all runs and topics in {data_dir.absolute()}?", abort=True, err=True)
-    if found:
-        _delete(data_dir, found)
-    told = f"deleted {data_dir}" if found else f"there is nothing in {data_dir}"
-    value: dict[str, Any] = {"data_dir": str(data_dir.absolute()), "deleted": [path.name for path in found]}
+def reset(data_dir: Path, cache: bool, yes: bool, as_json: bool) -> None:
+    """Delete what the `dev` of this folder keeps: all runs, topics and remembered ports; demos' too.
+
+    Exit code 4 while one of them runs. With --cache nothing is left on this machine but the package itself.
+    """
+    folders = [data_dir, *sorted(lock.parent for lock in data_dir.glob(_DEMOS))]
+    for folder in folders:
+        if (pid := running_pid(folder)) is not None:
+            raise Refused(f"{folder} is in use by process {pid}: `ductor-stream dev stop` first")
+    kept = {folder: [path for name in _OURS for path in folder.glob(name)] for folder in reversed(folders)}
+    found = [path for paths in kept.values() for path in paths]
+    fetched = kept_for_all() if cache else []
+    if (found or fetched) and not yes:
+        _ask(f"{data_dir.absolute()}" + " and what was fetched for all projects" * bool(fetched))
+    for folder, paths in kept.items():
+        if paths:
+            _delete(folder, paths)
+    remove(fetched)
+    gone = [data_dir] * bool(found) + sorted({path.parent for path in fetched})
+    told = f"deleted {', '.join(map(str, gone))}" if gone else f"there is nothing in {data_dir}"
+    names = [str(path.relative_to(data_dir)) for path in found] + list(map(str, fetched))
+    value: dict[str, Any] = {"data_dir": str(data_dir.absolute()), "deleted": names}
     answer(value, as_json, lambda _: click.echo(told))
+
+
+def _ask(what: str) -> None:
+    if not sys.stdin.isatty():
+        raise click.UsageError("nobody is here to be asked: give --yes to delete all runs and topics")
+    click.confirm(f"Delete all runs and topics in {what}?", abort=True, err=True)
 
 
 def _delete(data_dir: Path, found: list[Path]) -> None:
@@ -103,11 +123,18 @@ def _delete(data_dir: Path, found: list[Path]) -> None:
     lock = FolderLock(data_dir / "lock")
     lock.acquire()
     try:
-        for path in found:
-            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-        if not any(data_dir.iterdir()):
-            data_dir.rmdir()
-    except OSError as error:
-        raise DevStackError(f"{error.filename} cannot be deleted: {error.strerror}") from error
+        remove([*found, data_dir / "lock"])
     finally:
         lock.release()
+
+
+def remove(found: Sequence[Path]) -> None:
+    """Delete files and folders, and the folders that have nothing else in them. Raises DevStackError."""
+    try:
+        for path in found:
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        for parent in {path.parent for path in found}:
+            if not any(parent.iterdir()):
+                parent.rmdir()
+    except OSError as error:
+        raise DevStackError(f"{error.filename} cannot be deleted: {error.strerror}") from error

