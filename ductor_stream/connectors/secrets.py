@@ -11,7 +11,7 @@ from ductor_stream.errors import RetryableError
 from ductor_stream.work import Secret
 
 SHORTEST = 6
-"""Characters from which on a secret is looked for in answers: shorter ones would be found everywhere."""
+"""Characters that a secret has at least: shorter ones would be found everywhere in answers, and could not be hidden."""
 
 HIDDEN = b"***"
 _VISIBLE = re.compile(r"[\x20-\x7e]+")
@@ -40,12 +40,25 @@ def value_of(secret: Secret, environ: Mapping[str, str] | None = None) -> str:
     if not _VISIBLE.fullmatch(found):
         # Said here, since the HTTP library's message would have the value in it.
         raise RetryableError(f"secret {name} has characters that a header cannot have", type="SecretMissing")
+    if len(found) < SHORTEST:
+        raise RetryableError(
+            f"secret {name} has fewer than {SHORTEST} characters: it could not be kept out of what services answer",
+            type="SecretMissing",
+        )
     return found
 
 
 def redacted(content: bytes, secrets: Iterable[str]) -> bytes:
-    """What a service answered, without the secrets that it echoes."""
+    """What a service answered, without the secrets that it echoes: as they are, or escaped as in JSON or in a URL."""
     for secret in secrets:
-        if len(secret) >= SHORTEST:
-            content = content.replace(secret.encode(), HIDDEN)
+        content = content.replace(secret.encode(), HIDDEN)
+        if b"\\" in content or b"%" in content:
+            content = re.sub(b"".join(map(_written, secret.encode())), HIDDEN, content)
     return content
+
+
+def _written(byte: int) -> bytes:
+    """A pattern of all ways to write a visible character."""
+    plain = bytes([byte])
+    escaped = rb"|\\" + re.escape(plain) if plain in b'"\\/' else b""
+    return rb"(?:%s|\\u00(?i:%02x)|%%(?i:%02x)%s)" % (re.escape(plain), byte, byte, escaped)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from http_server import Answer, HttpServer, http_server
@@ -177,7 +179,7 @@ def test_a_secret_comes_from_the_environment_or_a_file(
     assert [one.headers["Authorization"] for one in server.asked] == [f"Bearer {SECRET}", "Bearer other-secret"]
 
 
-@pytest.mark.parametrize("value", [None, " ", "line\nbreak-secret", "é-secret-of-ours"])
+@pytest.mark.parametrize("value", [None, " ", "line\nbreak-secret", "é-secret-of-ours", "qz5jx"])
 def test_a_secret_that_is_missing_or_cannot_be_sent_is_not_told(
     server: HttpServer, monkeypatch: pytest.MonkeyPatch, value: str | None
 ) -> None:
@@ -189,6 +191,7 @@ def test_a_secret_that_is_missing_or_cannot_be_sent_is_not_told(
     assert "SHOP_TOKEN" in error["message"]
     assert "secret-of-ours" not in str(error)
     assert "break-secret" not in str(error)
+    assert "qz5jx" not in str(error)
     assert server.asked == []
 
 
@@ -215,6 +218,20 @@ def test_a_secret_never_leaves_by_result_error_or_log(
     assert all(one.headers["Authorization"] == SECRET for one in server.asked)
     assert SECRET not in str(told)
     assert SECRET not in caplog.text
+
+
+@pytest.mark.parametrize("escape", [json.dumps, lambda text: f'"{quote(text, safe="")}"'], ids=["json", "url"])
+@pytest.mark.parametrize("status", [200, 400])
+def test_a_secret_that_is_echoed_in_other_words_is_found(
+    server: HttpServer, monkeypatch: pytest.MonkeyPatch, status: int, escape: Callable[[str], str]
+) -> None:
+    secret = 'a"b\\c/d%e <f>'
+    monkeypatch.setenv("SHOP_TOKEN", secret)
+    request = HttpRequest(method="POST", url=server.url + "/x", headers={"X-Token": Secret("SHOP_TOKEN")})
+    for body in (escape(secret), escape(secret).replace("/", "\\/").replace("f", "\\u0066").replace("%2F", "%2f")):
+        server.answer(Answer(status, b'{"number": %s}' % body.encode()))
+        told = attempt(request, {"id": "7"}, Receipt)
+        assert told["output"] == {"number": "***"} if status == 200 else "***" in told["error"]["details"]["body"]
 
 
 def test_cookies_of_one_run_are_not_seen_by_another(server: HttpServer) -> None:
