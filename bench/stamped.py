@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 from ductor_stream.cli.main import main
-from ductor_stream.coordinator.commit import Prepared
 from ductor_stream.coordinator.ownership import Ownership
+from ductor_stream.coordinator.prepared import Prepared
 from ductor_stream.coordinator.service import Coordinator
 from ductor_stream.coordinator.work import Work
 

@@ -13,6 +13,7 @@ from ductor_stream.coordinator.dispatch import Dispatcher
 from ductor_stream.coordinator.heartbeats import Heard, Heartbeats
 from ductor_stream.coordinator.kinship import row_for
 from ductor_stream.coordinator.ownership import Owned
+from ductor_stream.coordinator.prepared import Prepared
 from ductor_stream.coordinator.undelivered import Undelivered, refused
 from ductor_stream.coordinator.work import Ticked, Work
 from ductor_stream.engine.actions import (
@@ -26,16 +27,13 @@ from ductor_stream.engine.actions import (
     TellParent,
 )
 from ductor_stream.engine.ids import Fence
-from ductor_stream.engine.planners import LogLine
 from ductor_stream.engine.state import Node, RunState, encode_header, encode_records, goes_on
 from ductor_stream.engine.tick import wake_at
 from ductor_stream.errors import PoisonedRun, TransientError
 from ductor_stream.ports import (
-    Batch,
     InboxRow,
     LocalWorkers,
     OpenAttempt,
-    Outgoing,
     PartitionAdvance,
     RunWrite,
 )
@@ -50,25 +48,6 @@ _EXACT_NODES = 32
 """Up to so many open nodes the next due time is computed exactly; beyond, a lower bound costs less and is mended when it comes."""
 
 _REASON_CHARS = 2_000
-
-
-class Prepared(msgspec.Struct):
-    """A batch ready to commit, and what follows from it once it has landed."""
-
-    batch: Batch = msgspec.field(default_factory=Batch)
-    records: dict[int, list[Outgoing]] = {}
-    sync: dict[int, dict[Fence, Outgoing]] = {}
-    reserved: list[str] = []
-    kept: dict[str, Cached] = {}
-    """Run id -> the run as committed."""
-    discharged: list[Fence] = []
-    heard: list[Heard] = []
-    ended: list[tuple[str, int, str]] = []
-    lifecycles: list[tuple[str, str, EmitLifecycle]] = []
-    """(run id, workflow, event) of what is published."""
-    lines: dict[str, list[LogLine]] = {}
-    """Run id -> what its code has logged."""
-    events: int = 0
 
 
 class Committer:

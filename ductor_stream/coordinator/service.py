@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 
 from ductor_stream.coordinator.cache import RunCache, abandon
-from ductor_stream.coordinator.commit import Committer, Prepared
+from ductor_stream.coordinator.commit import Committer
 from ductor_stream.coordinator.compaction import Compaction
 from ductor_stream.coordinator.config import CoordinatorConfig
 from ductor_stream.coordinator.conflict import Conflicts
@@ -22,6 +22,7 @@ from ductor_stream.coordinator.heartbeats import Heartbeats
 from ductor_stream.coordinator.intake import Intake
 from ductor_stream.coordinator.letters import DeadLetters
 from ductor_stream.coordinator.ownership import Owned, Ownership
+from ductor_stream.coordinator.prepared import Prepared
 from ductor_stream.coordinator.readiness import Readiness
 from ductor_stream.coordinator.suspects import Suspects
 from ductor_stream.coordinator.takeover import TakeOver

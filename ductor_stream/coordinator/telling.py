@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ductor_stream.coordinator.commit import Prepared
+from ductor_stream.coordinator.prepared import Prepared
 from ductor_stream.engine.actions import EmitLifecycle
 from ductor_stream.engine.planners import LogLine
 from ductor_stream.telemetry.logs import get_logger

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from ductor_stream.coordinator.commit import Prepared
+from ductor_stream.coordinator.prepared import Prepared
 from ductor_stream.coordinator.telling import tell
 from ductor_stream.engine.actions import EmitLifecycle
 from ductor_stream.engine.events import Failure

@@ -13,7 +13,7 @@ from rig import Rig
 from support import until
 
 from ductor_stream.coordinator import ticking
-from ductor_stream.coordinator.commit import Prepared
+from ductor_stream.coordinator.prepared import Prepared
 from ductor_stream.engine.events import Condemned
 
 Spoil = Callable[[Prepared, str], None]
