@@ -135,6 +135,9 @@ def _one_form() -> dict[str, Callable[[], Outgoing]]:
         "lifecycle-start.rejected": lambda: event(
             EmitLifecycle("command.rejected", 1, 3, NOW, reason="run_exists", about="s1")
         ),
+        "lifecycle-start.answered": lambda: event(
+            EmitLifecycle("start.answered", 1, 2, NOW, result=b'"r-77"', about="s3", status="completed")
+        ),
         "dead-letter": lambda: encoder.dead_letter(letter),
         "dead-letter-null": lambda: encoder.dead_letter(nothing),
         "dead-letter-stored": lambda: encoder.dead_letter(stored),

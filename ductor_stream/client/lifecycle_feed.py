@@ -33,9 +33,10 @@ class _Execution:
 class _Followed:
     """One run that somebody named: its last executions, and starts of it that were refused."""
 
-    __slots__ = ("executions", "refused", "started_here")
+    __slots__ = ("answered", "executions", "refused", "started_here")
 
     def __init__(self) -> None:
+        self.answered: Outcome | None = None
         self.executions: dict[int, _Execution] = {}
         self.refused: dict[str, Outcome] = {}
         self.started_here = False
@@ -43,6 +44,10 @@ class _Followed:
     def answer(self, question: Question) -> Outcome | None:
         if question.start_id in self.refused:
             return self.refused[question.start_id]
+        if not question.start_id and self.answered is not None:
+            # Of the run as it is, whatever was heard of it; not of what another start may be about to begin.
+            latest = max(self.executions, default=0)
+            return self.answered if self.answered.execution >= latest else self.executions[latest].latest
         if not self.executions:
             return None
         newest = self.executions[max(self.executions)]
@@ -133,6 +138,9 @@ def _note(followed: _Followed, event: LifecycleEvent) -> None:
         # Refused commands and signals change nothing; a refused start is what its own handle waits for.
         if event.code == "run_exists" and event.about:
             followed.refused[event.about] = outcome
+        return
+    if event.type == "start.answered":
+        followed.answered = outcome
         return
     execution = followed.executions.get(event.execution)
     if execution is None:

@@ -251,7 +251,8 @@ class Committer:
                 self._send(prepared, one.partition, one.run_id, action)
             case EmitLifecycle():
                 header = state.header
-                version = one.before.record_version + 1
+                assert one.tick is not None
+                version = one.before.record_version + bool(one.tick.records)
                 record = self._encoder.lifecycle(one.run_id, header.workflow, header.version, action, version)
                 prepared.records.setdefault(one.partition, []).append(record)
                 prepared.lifecycles.append((one.run_id, header.workflow, action))

@@ -21,6 +21,7 @@ LifecycleType = Literal[
     "run.terminated",
     "run.timed_out",
     "command.rejected",
+    "start.answered",
 ]
 
 
@@ -55,7 +56,11 @@ class StopAttempt(msgspec.Struct, frozen=True, gc=False):
 
 
 class EmitLifecycle(msgspec.Struct, frozen=True, gc=False):
-    """Publish a lifecycle event. ``seq`` is dense per run; ``about`` is the start or command id of a rejection."""
+    """Publish a lifecycle event. ``seq`` is dense per run; ``about`` is the start or command id of a rejection.
+
+    ``start.answered`` tells a start that uses what exists how that has ended (``status``). It changes nothing, so it has
+    no number of its own: it repeats the last one.
+    """
 
     type: LifecycleType
     execution: int
@@ -65,6 +70,7 @@ class EmitLifecycle(msgspec.Struct, frozen=True, gc=False):
     failure: Failure | None = None
     reason: str = ""
     about: str = ""
+    status: str = ""
 
 
 class StartChild(msgspec.Struct, frozen=True, gc=False):

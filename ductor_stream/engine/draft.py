@@ -119,6 +119,22 @@ class Draft:
             EmitLifecycle(type, header.execution, header.lifecycle_seq, now, result, failure, reason, about)
         )
 
+    def tell_ended(self, about: str, now: int) -> None:
+        """Answer whoever uses this run as it is: it has ended, and its end was published long ago."""
+        header = self.header
+        self.actions.append(
+            EmitLifecycle(
+                "start.answered",
+                header.execution,
+                header.lifecycle_seq,
+                now,
+                header.result,
+                header.failure,
+                about=about,
+                status=header.status,
+            )
+        )
+
     def close(self, trigger: Trigger, now: int, *, failure: Failure | None = None, reason: str = "") -> None:
         """End the execution: nothing of it is awaited or dispatched any more."""
         self.move(trigger)

@@ -30,6 +30,7 @@ _STATUS: dict[str, str] = {
     "run.timed_out": "timed_out",
 }
 _STARTS_REFUSED = "run_exists"
+_ANSWERED = "start.answered"
 
 
 class LifecycleData(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -53,7 +54,8 @@ class LifecycleData(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 class LifecycleEvent(msgspec.Struct, frozen=True):
     """What a client learns of a run. ``type`` is without ``ductor.``; ``seq`` is dense per run: a gap is a loss.
 
-    ``about`` is the id of the refused start or command, ``code`` why it was refused; ``result`` is JSON.
+    ``about`` is the id of the refused start or command, ``code`` why it was refused; ``result`` is JSON. A
+    ``start.answered`` says how the run had ended that the start ``about`` uses; its ``seq`` is that of the event before it.
     """
 
     run_id: str
@@ -81,13 +83,18 @@ def event_headers(namespace: str, source: str, run_id: str, action: EmitLifecycl
     return [
         *headers.wire_headers(),
         ("ce_specversion", b"1.0"),
-        ("ce_id", f"{namespace}/{run_id}/{action.execution}/{action.seq}".encode()),
+        ("ce_id", _event_id(namespace, run_id, action).encode()),
         ("ce_source", source.encode()),
         ("ce_type", f"{TYPE_PREFIX}{action.type}".encode()),
         ("ce_subject", run_id.encode()),
         ("ce_time", rfc3339(action.now).encode()),
         ("content-type", b"application/json"),
     ]
+
+
+def _event_id(namespace: str, run_id: str, action: EmitLifecycle) -> str:
+    told = f"{namespace}/{run_id}/{action.execution}/{action.seq}"
+    return f"{told}/{action.about}" if action.type == _ANSWERED else told
 
 
 def event_data(run_id: str, workflow: str, version: str, action: EmitLifecycle, record_version: int) -> bytes:
@@ -101,12 +108,12 @@ def event_data(run_id: str, workflow: str, version: str, action: EmitLifecycle, 
         version=version,
         seq=action.seq,
         record_version=record_version,
-        status=_STATUS.get(action.type),
+        status=action.status or _STATUS.get(action.type),
         result=carried(action.result),
         error=wire_error(action.failure) if action.failure else None,
         reason=None if rejected else clean(action.reason, MAX_REASON) or None,
         command_id=action.about if rejected and not starts else None,
-        start_id=action.about or None if action.type == "run.started" or (rejected and starts) else None,
+        start_id=action.about or None if action.type in ("run.started", _ANSWERED) or (rejected and starts) else None,
         code=action.reason if rejected else None,
     )
     raw = _encoder.encode(data)
@@ -121,7 +128,7 @@ def event_data(run_id: str, workflow: str, version: str, action: EmitLifecycle, 
 def decode_lifecycle(key: bytes | None, value: bytes | None, record_headers: headers.Headers) -> LifecycleEvent:
     """Read a record of ``run-lifecycle``. Raises DataError for what is no lifecycle event."""
     type = (headers.text(record_headers, "ce_type") or "").removeprefix(TYPE_PREFIX)
-    if type not in _STATUS and type != "command.rejected":
+    if type not in _STATUS and type not in ("command.rejected", _ANSWERED):
         raise DataError("unknown_type", f"no lifecycle event is called {type[:100]!r}")
     if value is None:
         raise DataError("tombstone", "the record has no value")

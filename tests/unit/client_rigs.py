@@ -82,6 +82,7 @@ class MemoryLog:
         """Publish a lifecycle event."""
         assert self.heard is not None
         status = None if type == "command.rejected" else _STATUS.get(type, type.removeprefix("run."))
+        status = fields.pop("status", status)
         self.heard(LifecycleEvent(run_id, execution, type, "fulfil", "1", seq, 1, "", status, **fields))
 
 

@@ -238,6 +238,21 @@ def test_a_refused_start_is_told_apart_from_other_refusals(client: SyncClientCal
         handle.result(timeout=5)
 
 
+def test_a_start_that_uses_a_run_that_had_ended_hears_how(client: SyncClientCalls, log: MemoryLog) -> None:
+    """R9: its end was published before this client was there, and its beginning too."""
+    handle = client.start(fulfil, ORDER, run_id="order-42", start_id="s2")
+    waiting = client.core.outcome(handle._target)
+    restarted = client.start(fulfil, ORDER, run_id="order-42", start_id="s3", on_conflict="restart_if_closed")
+    begun = client.core.outcome(restarted._target)
+    log.say("start.answered", execution=3, seq=9, status="completed", result=b'"old"', about="s2")
+    assert handle.result(timeout=5) == "old"
+    assert waiting.done()
+    assert not begun.done(), "it waits for what it begins"
+    log.say("run.started", execution=4, seq=10, about="s3")
+    log.say("run.completed", execution=4, seq=11, result=b'"new"')
+    assert (restarted.result(timeout=5), handle.result(timeout=5)) == ("new", "new")
+
+
 def test_a_restart_waits_for_the_execution_it_began(client: SyncClientCalls, log: MemoryLog) -> None:
     handle = client.start(fulfil, ORDER, run_id="order-42", start_id="s2", on_conflict="restart_if_closed")
     waiting = client.core.outcome(handle._target)

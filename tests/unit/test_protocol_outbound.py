@@ -132,10 +132,9 @@ def test_a_lifecycle_event_is_a_cloud_event_in_binary_mode() -> None:
 
 @pytest.mark.parametrize("type", get_args(LifecycleType))
 def test_every_lifecycle_event_can_be_read_by_a_client(type: LifecycleType) -> None:
-    rejected = type == "command.rejected"
-    action = EmitLifecycle(
-        type, 1, 3, NOW, reason="run_closed" if rejected else "because", about="c1" if rejected else ""
-    )
+    rejected, ended = type == "command.rejected", "completed" if type == "start.answered" else ""
+    reason, about = "run_closed" if rejected else "because", "c1" if rejected else ""
+    action = EmitLifecycle(type, 1, 3, NOW, reason=reason, about=about, status=ended)
     found = lifecycle_event(action)
     assert (found.type, found.seq, found.record_version, found.time) == (type, 3, 9, "2026-11-01T12:00:00.123Z")
     assert (found.reason, found.code, found.about) == (("", "run_closed", "c1") if rejected else ("because", "", ""))
@@ -147,6 +146,15 @@ def test_a_refused_start_is_told_by_its_start_id() -> None:
     data = json.loads(ENCODER.lifecycle(RUN_ID, "fulfil", "1", action, 9).value)
     assert (data["start_id"], data["code"]) == ("s1", "run_exists")
     assert "command_id" not in data and "status" not in data
+
+
+def test_an_answered_start_hears_how_the_run_has_ended() -> None:
+    """Beside the last event that counts, whose number it repeats: it has another id."""
+    action = EmitLifecycle("start.answered", 2, 7, NOW, failure=FAILURE, about="s3", status="failed")
+    record = ENCODER.lifecycle(RUN_ID, "fulfil", "1", action, 9)
+    assert dict(record.headers)["ce_id"] == f"{TOPICS.namespace}/{RUN_ID}/2/7/s3".encode()
+    found = lifecycle_event(action)
+    assert (found.execution, found.seq, found.status, found.error, found.about) == (2, 7, "failed", FAILURE, "s3")
 
 
 def test_the_outcome_is_in_the_event() -> None:

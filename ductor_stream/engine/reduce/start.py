@@ -23,11 +23,13 @@ def begin(draft: Draft, event: RunStarted, now: int) -> list[Held]:
 
 
 def again(draft: Draft, event: RunStarted, now: int) -> list[Held] | None:
-    """A start for a run that exists follows ``on_conflict``; without one it is the same start again: nothing."""
+    """A start for a run that exists follows ``on_conflict``; without one it is the same start again, which changes nothing."""
     if event.parent is not None:
         _answer(draft, event.parent)
         return None
     if event.on_conflict == "use_existing":
+        if draft.state.closed:
+            draft.tell_ended(event.start_id, now)
         return None
     if event.on_conflict == "terminate_existing" and not draft.state.closed:
         draft.close("terminate", now, reason=f"replaced by start {event.start_id}")

@@ -74,15 +74,13 @@ def test_the_next_owner_goes_on_from_what_is_left(rig: Rig) -> None:
 
 def test_signals_that_stay_in_place_are_not_folded_away(rig: Rig) -> None:
     """They are too large to be written again with each execution, and owners go in the midst of it."""
-    child = rig.child("after-commit", instance="one")
+    child = rig.child(instance="one")
     rig.start("r", workflow="tally", input=0)
-    padded = [f"{n}{' ' * 3_000}" for n in (*range(1, 200), 0)]
-    rig.send(
-        rig.topics.run_events,
-        "r",
-        *({"type": "run.signal", "run_id": "r", "name": "word", "payload": word, "signal_id": word} for word in padded),
-    )
-    child.wait_dead()
+    words = ((f"s{n}", f"{n}{' ' * 3_000}") for n in (*range(1, 200), 0))
+    signals = ({"type": "run.signal", "name": "word", "payload": word, "signal_id": id} for id, word in words)
+    rig.send(rig.topics.run_events, "r", *signals)
+    until(lambda: rig.rows(_IN_PLACE), what="an execution that leans on the one before")
+    child.kill()
     first = rig.coordinator(rig.fast(history_kept=1), instance="one")
     until(lambda: rig.rows("select upto from eec_workflow_summary where ns = {ns}"), what="something folded")
     first.stop()
@@ -96,4 +94,7 @@ def test_signals_that_stay_in_place_are_not_folded_away(rig: Rig) -> None:
     rig.check()
 
 
+_IN_PLACE = (
+    "select 1 from eec_workflow_transition where ns = {ns} and position('continued_in_place'::bytea in records) > 0"
+)
 _RECORDS = "select records from eec_workflow_transition where ns = {ns}"

@@ -177,6 +177,7 @@ def test_a_row_that_somebody_keeps_locked(rig: Rig, hold: str) -> None:
 
 def test_a_timer_whose_run_is_locked_fires_when_its_row_is_free(rig: Rig) -> None:
     """R9: what no row carries is made again when the run is looked at again."""
+    rig.worker()
     running = rig.coordinator(prepare=hasty)
     rig.start("victim", workflow="nap", input=400)
     rig.until_status("running", "victim")

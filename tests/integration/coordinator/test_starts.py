@@ -6,8 +6,14 @@ import json
 from collections import defaultdict
 from typing import Any
 
+import pytest
 from rig import Rig
+from rig_app import make_app
 from support import until
+
+from ductor_stream.config import Settings
+from ductor_stream.errors import RunTerminated
+from ductor_stream.wiring.clients import SyncClient
 
 
 def published(rig: Rig) -> dict[str, list[dict[str, Any]]]:
@@ -86,6 +92,28 @@ def test_a_repeated_start_with_on_conflict(rig: Rig) -> None:
         assert types(events[named(on_conflict, ending)]) == before + then, (on_conflict, ending)
     rejected = [event for each in events.values() for event in each if event["type"] == "command.rejected"]
     assert {(event["start_id"], event["code"]) for event in rejected} == {("s", "run_exists")}
+
+
+def test_a_start_that_uses_what_has_ended_is_told_how_it_ended(rig: Rig) -> None:
+    """R9: a client without a database, that was not there when the run ended, also after a change of owner."""
+    running = rig.coordinator()
+    rig.start("r", workflow="words", input=1)
+    rig.signal("r", "on", signal_id="first")
+    rig.until_status("completed", "r")
+    rig.start("s", workflow="words", input=1)
+    rig.send(rig.topics.run_events, "s", {"type": "run.terminate", "command_id": "t", "reason": "enough"})
+    rig.until_status("terminated", "s")
+    before = rig.rows("select run_id, record_version from eec_workflow_run where ns = {ns} order by run_id")
+    running.stop()
+    rig.coordinator()
+    settings = Settings(kafka_bootstrap=rig.bootstrap, kafka={"fetch.wait.max.ms": "20"})
+    with SyncClient(make_app(rig.namespace), settings) as client:
+        assert client.start("words", 1, run_id="r").result(timeout=60) == ["on"]
+        assert client.start("words", 1, run_id="r").result(timeout=60) == ["on"], "once more, by the same client"
+        with pytest.raises(RunTerminated):
+            client.start("words", 1, run_id="s").result(timeout=60)
+    rig.check()
+    assert before == rig.rows("select run_id, record_version from eec_workflow_run where ns = {ns} order by run_id")
 
 
 def test_the_lifecycle_has_no_gap(rig: Rig) -> None:
