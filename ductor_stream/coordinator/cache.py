@@ -20,7 +20,7 @@ class Cached(msgspec.Struct):
     """What the owner knows of a run between two commits.
 
     ``state`` is None for a run that does not exist; ``record_version`` is then 0. ``history`` is there only
-    when the run was just loaded, or has just continued as new. ``problem`` says why the run cannot be ticked by this release.
+    when the run was just loaded, or has just continued as new. ``size`` is that of the records (bytes) it is rebuilt from. ``problem`` says why the run cannot be ticked by this release.
     """
 
     record_version: int
@@ -30,6 +30,7 @@ class Cached(msgspec.Struct):
     history: Sequence[Record] = ()
     journal_from: int = 1
     wake_at: int | None = None
+    size: int = 0
     buffered: Sequence[BufferedMessage] = ()
     problem: str = ""
 
@@ -128,7 +129,8 @@ def _rebuilt(loaded: LoadedRun, raw_header: bytes) -> Cached:
     if history:
         header.seq, header.now = state.header.seq, state.header.now
     state.header = header
-    return Cached(loaded.record_version, state, history=history, journal_from=loaded.journal_from)
+    size = sum(map(len, loaded.records))
+    return Cached(loaded.record_version, state, history=history, journal_from=loaded.journal_from, size=size)
 
 
 def just_begun(records: Sequence[Record], state: RunState) -> Sequence[Record]:

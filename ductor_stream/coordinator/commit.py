@@ -176,6 +176,8 @@ class Committer:
         same_execution = before.state is not None and before.state.header.execution == header.execution
         # A retry or reset keeps the records of the execution that it comes from; so do signals that stay in place.
         journal_from = before.journal_from if same_execution or header.origin or state.span else version
+        entry = encode_records(tick.records)
+        size = len(entry) + (before.size if journal_from != version else 0)
         same = goes_on(before.state, state)
         wake = self._wake(one, state, tick.soonest, same)
         reason = ""
@@ -191,7 +193,7 @@ class Committer:
                 execution=header.execution,
                 status=header.status,
                 header=None if same else encode_header(header),
-                entry=encode_records(tick.records),
+                entry=entry,
                 epoch=owned.epoch,
                 journal_from=journal_from,
                 wake_at=wake,
@@ -208,7 +210,7 @@ class Committer:
             prepared.lines[one.run_id] = tick.lines
         live = None if state.closed else tick.live
         history = just_begun(tick.records, state) if live is None else ()
-        prepared.kept[one.run_id] = Cached(version, state, live, one.partition, history, journal_from, wake)
+        prepared.kept[one.run_id] = Cached(version, state, live, one.partition, history, journal_from, wake, size)
 
     def _wake(self, one: Ticked, state: RunState, soonest: int | None, same: bool) -> int | None:
         before = one.before.wake_at

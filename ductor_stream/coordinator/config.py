@@ -37,6 +37,8 @@ class CoordinatorConfig(msgspec.Struct, frozen=True):
     """Bytes of their payloads, likewise."""
     history_limit: int = 200_000
     """Events in one execution from which a run is failed, visibly: rebuilding it would hold its partition up (R10)."""
+    history_bytes: int = 200_000_000
+    """Bytes of the records that a run is rebuilt from, likewise: reading them takes some two seconds."""
     history_kept: int = 10_000
     """Transitions of executions that are over which a run keeps in full; older ones are folded into a summary (R10)."""
     cached_runs: int = 12_000

@@ -149,10 +149,13 @@ class Ticker:
 
     def _bounded(self, before: Cached, now: int) -> list[Stamped]:
         """A run whose history has no end fails visibly before it hurts anyone (R10)."""
-        limit = self._config.history_limit
-        if before.state is None or before.state.closed or before.state.header.seq < limit:
+        config, state = self._config, before.state
+        if state is None or state.closed:
             return []
-        message = f"its history has {limit:,} events: let it continue as new (run.should_continue)"
+        if state.header.seq < config.history_limit and before.size < config.history_bytes:
+            return []
+        has = f"{state.header.seq:,} events and {before.size:,} bytes"
+        message = f"its history has {has}: let it continue as new (run.should_continue)"
         return [Stamped(now, Condemned("history_limit", message))]
 
     def _tick(self, ticked: Ticked, stamped: list[Stamped]) -> None:

@@ -71,6 +71,8 @@ class FunctionLive:
         self._children: dict[str, tuple[asyncio.Future[Any], Any]] = {}
         self._patches: dict[str, bool] = {}
         self.nodes_created = 0
+        self.size_bytes = 0
+        """Of what the code has heard and said: the same in replay, other than bytes of records."""
         self._buffered: dict[str, deque[SignalArrived]] = {}
         self._waiting: dict[str, list[tuple[str, asyncio.Future[SignalArrived]]]] = {}
 
@@ -152,16 +154,19 @@ class FunctionLive:
         """Tell one fact. What is told late, after a pause, may be of a node that was dropped on an earlier fact."""
         match fact:
             case StepDone(node_id, output):
+                self.size_bytes += len(output)
                 if step := self._steps.pop(node_id, None):
                     self._resolve(step[1], output, step[0].output_type, step[0].value_of)
             case TimerDue(node_id):
                 self.loop.fire(self._timers.pop(node_id))
             case SignalArrived():
+                self.size_bytes += len(fact.payload)
                 self._signal(fact)
             case StepFailed(node_id, failure, attempts):
                 if step := self._steps.pop(node_id, None):
                     step[1].set_exception(step_error(failure, attempts))
             case ChildDone(node_id, result):
+                self.size_bytes += len(result)
                 if child := self._children.pop(node_id, None):
                     self._resolve(child[0], result, child[1])
             case ChildFailed(node_id):
@@ -240,6 +245,8 @@ class FunctionLive:
             self._divergence.compare(len(self._decisions), decision, self._places)
         self._decisions.append(decision)
         self.nodes_created += 1
+        if isinstance(decision, NodeCreated):
+            self.size_bytes += len(decision.input)
 
     @property
     def replaying(self) -> bool:

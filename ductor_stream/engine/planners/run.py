@@ -30,6 +30,9 @@ Item = TypeVar("Item")
 CONTINUE_FROM = 10_000
 """Decisions in one execution from which ``should_continue`` says yes: a replay of some 30 ms."""
 
+CONTINUE_FROM_BYTES = 8_000_000
+"""Bytes of inputs, results and payloads likewise: reading them takes some 100 ms."""
+
 
 class RunInfo(NamedTuple):
     """Which run this is. ``started_at`` is when the execution began, milliseconds since 1970 UTC."""
@@ -188,8 +191,11 @@ class Run:
         return self._live.patched(checked(change, "name of a change", MAX_NAME_BYTES))
 
     def should_continue(self) -> bool:
-        """Whether this execution's history is long enough that the run should continue as new (10,000 decisions)."""
-        return self._live.nodes_created >= CONTINUE_FROM
+        """Whether this execution's history is long enough that the run should continue as new.
+
+        That is from 10,000 decisions on, or 8 MB of inputs, results and payloads.
+        """
+        return self._live.nodes_created >= CONTINUE_FROM or self._live.size_bytes >= CONTINUE_FROM_BYTES
 
     def continue_as_new(self, input: Any = None, *, version: str = "") -> NoReturn:
         """End this execution and begin the next one of the same run id with that input and an empty history.

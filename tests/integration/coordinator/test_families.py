@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import pytest
 from coordinator_child import POINTS
-from rig import FAST, Rig
+from rig import Rig
 from rig_worker import doubled
 from support import until
 
@@ -62,10 +61,11 @@ def test_signals_while_a_run_continues_as_new_in_a_loop(rig: Rig) -> None:
     rig.check()
 
 
-def test_a_history_without_end_fails_its_run_visibly(rig: Rig) -> None:
+@pytest.mark.parametrize("limit", [{"history_limit": 10}, {"history_bytes": 2_000}])
+def test_a_history_without_end_fails_its_run_visibly(rig: Rig, limit: dict[str, int]) -> None:
     """R10: before it hurts anyone, and only itself."""
     rig.worker()
-    rig.coordinator(msgspec.structs.replace(FAST, history_limit=10))
+    rig.coordinator(rig.fast(**limit))
     rig.start("long", input=50)
     rig.start("short", input=5)
     rig.until_status("failed", "long")

@@ -219,6 +219,29 @@ def test_the_next_execution_starts_with_an_empty_history_and_its_own_ids() -> No
     assert kinds == ["run.started", "run.continued", "run.completed"]
 
 
+@pytest.mark.parametrize(("items", "result_bytes"), [(10_001, 2), (10, 900_000)], ids=["many", "large"])
+def test_a_run_is_told_when_it_should_continue(items: int, result_bytes: int) -> None:
+    """By the number of its decisions or by their bytes; a replay hears the same."""
+
+    async def listens(run: Any) -> Any:
+        heard = 0
+        while not run.should_continue():
+            await run.wait_signal(signal("ticket"))
+            heard += 1
+        return heard
+
+    driver = Driver(workflow(listens))
+    driver.start()
+    payload = b'"%s"' % (b"x" * result_bytes)
+    events = [Stamped(1_001, SignalReceived(f"s{n}", "ticket", payload)) for n in range(items)]
+    half = events[: len(events) // 3]
+    driver.apply(*half)
+    assert driver.status == "running"
+    driver.lose()
+    driver.apply(*events[len(half) :])
+    assert driver.result == (5_000 if result_bytes == 2 else 9)
+
+
 def test_what_is_open_when_a_run_continues_is_stopped() -> None:
     async def leaves(run: Any) -> Any:
         task = asyncio.create_task(run.step(STEPS["a"], 1))
