@@ -102,6 +102,14 @@ def make_app(namespace: str) -> App:
         return await asyncio.gather(*(run.child(chain, 2) for _ in range(n)))
 
     @app.workflow
+    async def tree(run: Run, depth: int) -> int:
+        """Two children each, so many levels deep; the leaves wait for a word. How many runs it has."""
+        if not depth:
+            return len([await run.wait_signal(word)])
+        below = (run.child(tree, depth - 1, run_id=f"{run.info.run_id}{side}") for side in "lr")
+        return 1 + sum(await asyncio.gather(*below))
+
+    @app.workflow
     async def guardian(run: Run, policy: Literal["cancel", "terminate", "abandon"]) -> list[str]:
         """A child that waits for a word, under this policy."""
         return await run.child(words, 1, run_id=f"{run.info.run_id}-child", parent_close=policy)

@@ -31,6 +31,46 @@ def test_a_childs_outcome_reaches_its_parent_whenever_an_owner_dies(rig: Rig, po
     assert rig.rows("select id from eec_inbox where ns = {ns}") == []
 
 
+LEVELS = 4
+TREE = "select status, count(*) as n from eec_workflow_run where ns = {ns} and workflow = 'tree' group by status"
+
+
+def grown(rig: Rig) -> None:
+    """All of the tree is there, and its leaves wait."""
+    whole = 2 ** (LEVELS + 1) - 1
+    until(lambda: rig.rows(TREE) == [{"status": "running", "n": whole}], within_ms=30_000, what="the whole tree")
+
+
+def test_a_deep_tree_ends_though_its_owner_dies_while_it_grows_and_while_it_ends(rig: Rig) -> None:
+    """R5: the outcome of each leaf goes up level by level, whoever owns what."""
+    child = rig.child("after-commit", instance=NAME)
+    rig.start("t", workflow="tree", input=LEVELS)
+    child.wait_dead()
+    child = rig.child("after-dispatch", instance=NAME)
+    grown(rig)
+    for number in range(2**LEVELS):
+        leaf = "t" + "".join("lr"[number >> level & 1] for level in range(LEVELS))
+        rig.signal(leaf, "on", signal_id="s")
+    child.wait_dead()
+    rig.coordinator(instance=NAME)
+    rig.until_status("completed", "t")
+    assert rig.run("t")["result"] == 2 ** (LEVELS + 1) - 1
+    assert rig.rows(TREE) == [{"status": "completed", "n": 2 ** (LEVELS + 1) - 1}]
+    rig.check()
+
+
+def test_a_deep_tree_is_cancelled_to_its_leaves_though_its_owner_dies(rig: Rig) -> None:
+    first = rig.coordinator(instance=NAME)
+    rig.start("t", workflow="tree", input=LEVELS)
+    grown(rig)
+    first.stop()
+    rig.send(rig.topics.run_events, "t", {"type": "run.cancel", "run_id": "t"})
+    rig.child("mid-dispatch", instance=NAME).wait_dead()
+    rig.coordinator(instance=NAME)
+    until(lambda: rig.rows(TREE) == [{"status": "cancelled", "n": 2 ** (LEVELS + 1) - 1}], what="all cancelled")
+    rig.check()
+
+
 @pytest.mark.parametrize(
     ("policy", "status"), [("cancel", "cancelled"), ("terminate", "terminated"), ("abandon", "running")]
 )
