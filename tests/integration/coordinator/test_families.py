@@ -46,12 +46,13 @@ def test_a_deep_tree_ends_though_its_owner_dies_while_it_grows_and_while_it_ends
     child = rig.child("after-commit", instance=NAME)
     rig.start("t", workflow="tree", input=LEVELS)
     child.wait_dead()
-    child = rig.child("after-dispatch", instance=NAME)
+    owner = rig.coordinator(instance=NAME)
     grown(rig)
+    owner.stop()
     for number in range(2**LEVELS):
         leaf = "t" + "".join("lr"[number >> level & 1] for level in range(LEVELS))
         rig.signal(leaf, "on", signal_id="s")
-    child.wait_dead()
+    rig.child("after-dispatch", instance=NAME).wait_dead()
     rig.coordinator(instance=NAME)
     rig.until_status("completed", "t")
     assert rig.run("t")["result"] == 2 ** (LEVELS + 1) - 1
