@@ -66,7 +66,8 @@ def test_an_owner_is_killed_with_many_timers_due(rig: Rig) -> None:
     child = rig.child(instance="one")
     at = when_all_sleep(rig)
     start_all(rig, "d", MANY, workflow="dozers", input=[at, 1])
-    until(lambda: dozers(rig, "running") == MANY, within_ms=PATIENCE_MS, what="all asleep")
+    # Where starting them took longer than was to be expected, some have slept already.
+    until(lambda: dozers(rig, "running") + dozers(rig, "completed") == MANY, within_ms=PATIENCE_MS, what="all begun")
     child.kill()
     until(lambda: ahead(rig, 0) > at, within_ms=PATIENCE_MS, what="all due")
     chains = [f"c{number}" for number in range(5)]
@@ -83,8 +84,12 @@ def test_an_owner_is_killed_with_many_timers_due(rig: Rig) -> None:
         "select run_id from eec_workflow_run where ns = {ns} and workflow = 'dozers' and closed_at < to_timestamp(%s)"
     )
     assert rig.rows(early, at) == []
-    versions = "select distinct record_version from eec_workflow_run where ns = {ns} and workflow = 'dozers'"
-    assert rig.rows(versions) == [{"record_version": 2}], "a start, and one timer that fired"
+    # A start, and one timer that fired; or a start after the time, which had nothing to wait for.
+    twice = (
+        "select run_id, record_version from eec_workflow_run where ns = {ns} and workflow = 'dozers' "
+        "and record_version <> case when started_at < to_timestamp(%s) then 2 else 1 end"
+    )
+    assert rig.rows(twice, at) == []
     rig.check()
 
 
