@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import signal
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from rig_app import make_app
 from rig_services import FAST
 
+from ductor_stream.cli.hangs import DeadMansSwitch
 from ductor_stream.config import Settings
 from ductor_stream.coordinator.service import Coordinator
 from ductor_stream.telemetry.metrics import Metrics
@@ -162,7 +165,29 @@ POINTS: dict[str, Callable[[Coordinator, Fuse], None]] = {
 }
 """Between every two steps of a batch."""
 
+def ended_when_it_hangs(coordinator: Coordinator, fuse: Fuse) -> None:
+    """As ``ductor-stream serve`` ends a process whose workflow code hangs, sooner."""
+    switch = DeadMansSwitch(2.0)
+
+    def hold() -> None:
+        waiting = threading.Event()
+        while True:
+            switch.hold(coordinator.readiness.ticking_for())
+            waiting.wait(0.1)
+
+    threading.Thread(target=hold, daemon=True).start()
+
+
+def little_memory(coordinator: Coordinator, fuse: Fuse) -> None:
+    """Half a gigabyte more than it has now, as a container's limit would be if Linux refused instead of killing."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most = pages * resource.getpagesize() + (1 << 29)
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
 OTHERS: dict[str, Callable[[Coordinator, Fuse], None]] = {
+    "hang": ended_when_it_hangs,
+    "little-memory": little_memory,
     "before-inbox": before_inbox,
     "freeze-before-commit": frozen_before_commit,
     "freeze-in-transaction": frozen_in_transaction,

@@ -92,9 +92,14 @@ def make_app(namespace: str) -> App:
         return await run.wait_signal(word)
 
     @app.workflow
-    async def deadly(run: Run, x: int) -> int:
-        """Takes its owner along, whoever that is: a segmentation fault."""
-        return x + len(ctypes.string_at(0))
+    async def deadly(run: Run, how: Literal["crashes", "never yields", "allocates"]) -> int:
+        """Takes its owner along, whoever that is, or would if it could."""
+        if how == "crashes":
+            return len(ctypes.string_at(0))
+        kept = []
+        while True:
+            if how == "allocates":
+                kept.append(bytes(1 << 24))
 
     @app.workflow
     async def mother(run: Run, n: int) -> list[list[int]]:
