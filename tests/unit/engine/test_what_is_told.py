@@ -8,12 +8,19 @@ import pytest
 
 from ductor_stream.engine.actions import CloseAttempt, EmitLifecycle, RecordLate, StopAttempt
 from ductor_stream.engine.definition import RetryPolicy, StepOptions
-from ductor_stream.engine.events import AttemptFinished, AttemptTimedOut, CommandReceived, Failure, SignalReceived
+from ductor_stream.engine.events import (
+    AttemptFinished,
+    AttemptTimedOut,
+    ChildFinished,
+    CommandReceived,
+    Failure,
+    SignalReceived,
+)
 from ductor_stream.engine.state import Parked
 from ductor_stream.engine.tick import Stamped, Tick, tick
 from ductor_stream.errors import InvariantViolation
 from unit.engine.driver import Driver, ticked
-from unit.engine.programs import step, workflow
+from unit.engine.programs import CHILD, step, workflow
 
 ONCE = StepOptions(retry=RetryPolicy(max_attempts=1))
 
@@ -227,3 +234,45 @@ def test_no_retry_begins_when_its_time_is_over(after: int, retries: bool) -> Non
     driver = started(StepOptions(retry=RetryPolicy(max_attempts=2), schedule_to_close_ms=5_000))
     driver.finish("1", failure=Failure("user", "Oops", "no", retry_after_ms=after), at=2_000)
     assert (driver.status == "running") is retries
+
+
+def test_what_an_attempt_had_come_to_when_it_was_given_up_is_handed_on_too() -> None:
+    driver = started(StepOptions(retry=RetryPolicy(max_attempts=5)))
+    driver.hear(AttemptTimedOut(1, "1", 1, "worker_lost", details=b"7"))
+    assert driver.node("1").details == b"7"
+
+
+def test_a_child_without_a_result_has_none() -> None:
+    async def program(run: Any) -> Any:
+        return await run.child(CHILD, 1)
+
+    driver = Driver(workflow(program))
+    driver.start()
+    driver.hear(ChildFinished(1, "1", "child", "completed", None))
+    assert driver.result is None
+
+
+# -- commands -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kinds", "type", "reason"),
+    [
+        (["pause"], "run.paused", "why"),
+        (["pause", "resume"], "run.resumed", "why"),
+        (["terminate"], "run.terminated", "why"),
+        (["pause", "terminate"], "run.terminated", "why"),
+        (["resume"], "command.rejected", None),
+        (["terminate", "pause"], "command.rejected", None),
+    ],
+)
+def test_a_command_is_told_with_its_moment_and_its_reason(kinds: Any, type: str, reason: str | None) -> None:
+    driver = started()
+    for number, kind in enumerate(kinds):
+        driver.hear(CommandReceived(kind, f"c{number}", reason="why"), at=5_000 + number)
+    event = driver.done(EmitLifecycle)[-1]
+    assert (event.type, event.execution, event.now) == (type, 1, 5_000 + len(kinds) - 1)
+    if reason is None:
+        assert event.about == f"c{len(kinds) - 1}"
+    else:
+        assert event.reason == reason
