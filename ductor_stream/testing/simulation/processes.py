@@ -156,12 +156,14 @@ class Process:
             cluster.definitions,
             topics,
             (self.store, self.log, self.clock, local),
-            (InboundDecoder(topics), _Encoder(topics, world), WorkerCodec()),
+            (InboundDecoder(topics), Encoder(topics), WorkerCodec()),
             cluster.metrics,
             partitions=cluster.partitions,
             new_token=lambda: str(uuid.UUID(int=world.rng.getrandbits(128))),
             jitter=world.rng.random,
         )
+        # Of the committer alone: what a take-over sends again was written down once.
+        self.coordinator.committer._encoder = _Encoder(topics, world)
         self.log.subscribe(self.coordinator.ownership)
         gate.process = self
 
