@@ -1,4 +1,4 @@
-# make install | test | packages | demo | bench | bench-peers | simulate | chaos | model | fuzz | coverage | clean
+# make install | test | packages | demo | bench | bench-peers | simulate | chaos | model | fuzz | mutate | coverage | clean
 #
 # A stamp file says that a step is done: a second call does nothing. Paths are relative and quoted by make's
 # own working folder, so that a clone in a folder with spaces works.

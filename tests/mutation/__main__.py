@@ -1,11 +1,11 @@
-"""Mutants of ``engine/``: ``PYTHONPATH=tests python -m mutation tick state``, without a name all modules.
+"""Mutants of ``engine/``: ``PYTHONPATH=tests python -m mutation tick reduce/attempt``, without a name all modules.
 
-What is found is kept in ``mutants/found.json`` and printed: a line for each module, and what survived. With ``--again``
-first, mutants that were killed before are not tried again: for tests that were written since.
+What is found is kept in ``mutants/found.json`` and printed: a line for each module, and what survived.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import io
 import json
@@ -50,25 +50,34 @@ def table(found: dict[str, str]) -> Iterator[str]:
     yield from (f"{verdict}: {name}" for name, verdict in found.items() if verdict != "killed")
 
 
+def arguments() -> argparse.Namespace:
+    """What is asked for."""
+    parser = argparse.ArgumentParser(prog="python -m mutation", description=__doc__)
+    parser.add_argument("modules", nargs="*", help="of engine/: tick, reduce/attempt, planners; all unless named")
+    parser.add_argument("--again", action="store_true", help="do not try again what was killed before")
+    parser.add_argument("--tests", nargs="*", default=config().pytest_add_cli_args_test_selection)
+    return parser.parse_args()
+
+
 def main() -> int:
     """0 when all mutants were tried: survivors are printed, and are for a person to judge."""
+    asked = arguments()
+    if asked.modules:
+        config().only_mutate = [f"ductor_stream/engine/{name}{end}" for name in asked.modules for end in (".py", "/*.py")]
     make()
     trampoline.wrap_in_trampoline = registered  # type: ignore[assignment]
     # Nobody reads the smallest example of a mutant.
     settings.register_profile("mutants", phases=[Phase.explicit, Phase.generate], database=None, deadline=None)
     settings.load_profile("mutants")
     os.chdir("mutants")
-    names = sys.argv[1:]
-    if names[:1] == ["--again"]:
-        names = names[1:]
-    else:
+    if not asked.again:
         FOUND.unlink(missing_ok=True)
-    wanted = [f"{_ENGINE}{name.replace('/', '.')}." for name in names] or [_ENGINE]
+    wanted = [f"{_ENGINE}{name.replace('/', '.')}." for name in asked.modules] or [_ENGINE]
     quiet = ["--override-ini=addopts=--import-mode=importlib", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
     without = [f"-pno:{plugin}" for plugin in ("terminal", "randomly", "cacheprovider")]
-    options = [*quiet, *without, "--rootdir=.", *config().pytest_add_cli_args_test_selection]
-    code = pytest.main(options, plugins=[Trials(wanted)])
-    print("\n".join(table(json.loads(FOUND.read_text()))))
+    code = pytest.main([*quiet, *without, "--rootdir=.", *asked.tests], plugins=[Trials(wanted)])
+    if FOUND.exists():
+        print("\n".join(table(json.loads(FOUND.read_text()))))
     return int(code)
 
 
