@@ -10,7 +10,7 @@ DEPENDENCIES := .venv/stamp-dependencies
 PACKAGE := .venv/stamp-package
 SERVERS := .venv/stamp-servers
 
-.PHONY: install tools test packages demo bench bench-peers simulate chaos model fuzz coverage clean
+.PHONY: install tools test packages demo bench bench-peers simulate chaos model fuzz mutate coverage clean
 
 install: $(SERVERS)
 
@@ -101,14 +101,18 @@ fuzz: install
 	@for target in $(FUZZED); do \
 	  PYTHONPATH=tests:. $(BIN)/python -m fuzzing.coverage_guided $$target .fuzz -max_total_time=$(SECONDS) -verbosity=0 || exit 1; done
 
+# Small changes of the engine, each against the tests that reach it (docs/proof.md): MODULE="tick reduce/attempt" some modules
+# only, MODULE="--again tick" what has survived before.
+mutate: install
+	PYTHONPATH=tests $(BIN)/python -m mutation $(MODULE)
+
 # How much of ownership, commit and dispatch the simulation alone reaches (docs/proof.md).
 COVERED := ductor_stream/coordinator/*,ductor_stream/worker/intake.py,ductor_stream/worker/ledger.py,ductor_stream/worker/window.py
 coverage: install
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check "coverage>=7"
 	$(BIN)/python -m coverage run --branch --include="$(COVERED)" -m ductor_stream.testing.simulation --seeds 0:200
 	$(BIN)/python -m coverage report --show-missing
 
 clean:
-	rm -rf .fuzz .chaos .coverage .venv .ductor .tools build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .fuzz .chaos .coverage mutants .venv .ductor .tools build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	rm -rf *.egg-info

@@ -89,10 +89,11 @@ class Clients:
         if rng.random() < 0.3:
             self._foreign.add(run_id)
         at = rng.randint(0, 20_000_000)
+        held_up = rng.random() < 0.15
         body = {
             "type": "run.start",
             "workflow": "hasty" if rng.random() < 0.15 else "program",
-            "input": programs.draw(rng),
+            "input": programs.LAPS if held_up and rng.random() < 0.5 else programs.draw(rng),
             "start_id": f"{run_id}-start",
         }
         self._plan(at, run_id, body)
@@ -107,12 +108,12 @@ class Clients:
             if command["type"] == "run.reset":
                 command["to_node"] = rng.choice(_NODES)
             self._plan(at + rng.randint(0, 40_000_000), run_id, command)
-        if rng.random() < 0.15:
+        if held_up:
             # While it is paused, a cancel waits with all that comes meanwhile, and may meet the run's next execution.
-            when = at + rng.randint(0, 10_000_000)
+            when = at + rng.randint(0, 1_000_000)
             for number, order in enumerate(("pause", "cancel", "resume")):
                 self._plan(when, run_id, {"type": f"run.{order}", "command_id": f"{run_id}-p{number}"})
-                when += rng.randint(1, 6_000_000)
+                when += rng.randint(1, 2_000_000)
 
     def _plan(self, at: int, run_id: str, body: dict[str, Any]) -> None:
         self._number += 1

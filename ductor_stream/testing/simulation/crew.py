@@ -50,7 +50,7 @@ class Crew:
         for worker in self._workers:
             if worker.ready(us):
                 yield lambda worker=worker: self._work(worker)  # type: ignore[misc]
-            if worker.log.flying and not worker.dead:
+            if worker.log.flying and not worker.dead and us >= self._world.log_down_until:
                 yield worker.deliver
         for orphan in self._orphans:
             if orphan.flying:
@@ -58,7 +58,9 @@ class Crew:
 
     def coming(self) -> Iterator[int | None]:
         """When something happens by itself."""
-        return (worker.next_us() for worker in self._workers)
+        yield from (worker.next_us() for worker in self._workers)
+        if any(worker.log.flying for worker in self._workers):
+            yield max(self._world.us + 1, self._world.log_down_until)
 
     def rests(self) -> bool:
         """Whether nothing is under way, and all tasks are committed as done."""

@@ -240,17 +240,20 @@ class Episode:
                 raise
             self.world.note(process.name, str(crash))
             self._buried(process)
+        except Exception as error:
+            # Turn after turn has failed, for a reason that is no outage.
+            raise Violation("R9", f"{process.name} ends by itself: {error!r}") from error
         finally:
             process.busy = False
 
-    def meanwhile(self, process: Process) -> None:
+    def meanwhile(self, process: Process, *, expelled: bool = False) -> None:
         """The process stands still; if it does so for longer than its session lasts, its partitions go to others."""
         if self._depth >= _DEEPEST:
             return
         world = self.world
         self._depth += 1
         world.note(process.name, "stands still")
-        if world.chance("expel"):
+        if expelled or world.chance("expel"):
             self.broker.leave(process.log)
             world.advance(SESSION_US)
         for _ in range(world.rng.randint(1, 30)):
@@ -342,6 +345,11 @@ class Episode:
         rng = self.world.rng
         names = [*self.broker.names.inbound_names, *map(self.broker.names.tasks, programs.QUEUES)]
         name = rng.choice(names)
+        self._create_anew(name)
+        if rng.random() < 0.4:
+            self._at(rng.randint(500_000, 8_000_000), lambda: self._create_anew(name))
+
+    def _create_anew(self, name: str) -> None:
         self.world.note("world", f"{name} is created anew")
         self.recreated.add(self.broker.topics[name].id)
         self.broker.create(name, len(self.broker.topics[name].partitions))

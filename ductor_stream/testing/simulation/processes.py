@@ -58,8 +58,8 @@ class _Encoder(Encoder):
 class Interloper(Protocol):
     """Lets others act while a process stands still in the middle of a call."""
 
-    def meanwhile(self, process: Process) -> None:
-        """Some steps of everybody else."""
+    def meanwhile(self, process: Process, *, expelled: bool = False) -> None:
+        """Some steps of everybody else; with ``expelled`` for longer than its session lasts."""
 
 
 class Faulty(Gate):
@@ -79,9 +79,10 @@ class Faulty(Gate):
         if world.chance("crash"):
             process.dead = True
             raise Crash(process.name, call)
-        # Who stands still before it takes a partition may raise an epoch that is another's by then.
-        if world.chance("pause") or (call == "take" and world.chance("stall")):
-            self._interloper.meanwhile(process)
+        # Who stands still before it takes a partition raises an epoch that is another's by then.
+        stalls = call == "take" and world.chance("stall")
+        if stalls or world.chance("pause"):
+            self._interloper.meanwhile(process, expelled=stalls)
             if process.dead:
                 raise Crash(process.name, call)
         if call == "lock":

@@ -75,6 +75,10 @@ RELEASES = {
 """What is deployed one after the other, forward and back. The last one can go on with the runs of all others."""
 
 
+LAPS = ["again", 3, ["seq", ["step", "a", 1], ["step", "b", 2]]]
+"""Short executions, one after the other."""
+
+
 def draw(rng: Random, depth: int = 3) -> Any:
     """A random program."""
     parts = [_part(rng, depth) for _ in range(rng.randint(2, 6))]

@@ -261,7 +261,7 @@ class WorkerProcess:
     def hurry(self) -> None:
         """While a rebalance is held up: some answers come in time."""
         for _ in range(self._world.rng.randint(0, 5)):
-            if self.log.flying and not self.dead:
+            if self.log.flying and not self.dead and self._world.us >= self._world.log_down_until:
                 self.deliver()
 
     def end(self) -> None:

@@ -60,7 +60,7 @@ class Faults(msgspec.Struct):
             "refused": 0.02, "conflict": 0.03, "undelivered": 0.08, "duplicate": 0.2, "worker": 0.3, "elsewhere": 0.3,
             "outage": 0.002, "rebalance": 0.006, "recreate": 0.0015, "cut": 0.002,
             "clock": 0.002, "redeploy": 0.001, "worker_crash": 0.003, "worker_gone": 0.01, "uncommitted": 0.1,
-            "garbage": 0.1, "poison": 0.004, "stall": 0.05,
+            "garbage": 0.1, "poison": 0.004, "stall": 0.1,
         }  # fmt: skip
         return Faults(**{name: rate * rng.choice([0.0, 0.3, 1.0, 1.0]) for name, rate in most.items()})
 
