@@ -13,7 +13,11 @@ from ductor_stream.engine.events import (
     AttemptTimedOut,
     ChildFinished,
     CommandReceived,
+    Condemned,
     Failure,
+    Proceed,
+    Redeployed,
+    RunTimedOut,
     SignalReceived,
 )
 from ductor_stream.engine.state import Parked
@@ -25,14 +29,14 @@ from unit.engine.programs import CHILD, step, workflow
 ONCE = StepOptions(retry=RetryPolicy(max_attempts=1))
 
 
-def started(options: StepOptions = ONCE) -> Driver:
+def started(options: StepOptions = ONCE, **more: Any) -> Driver:
     """A run whose step ``one`` is out."""
 
     async def program(run: Any) -> Any:
         return await run.step(step("one", options))
 
     driver = Driver(workflow(program))
-    driver.start()
+    driver.start(**more)
     return driver
 
 
@@ -276,3 +280,76 @@ def test_a_command_is_told_with_its_moment_and_its_reason(kinds: Any, type: str,
         assert event.about == f"c{len(kinds) - 1}"
     else:
         assert event.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("event", "type", "failure"),
+    [
+        (
+            Condemned("poisoned", "its data cannot be stored"),
+            "run.failed",
+            Failure("poisoned", "Condemned", "its data cannot be stored", retryable=False),
+        ),
+        (
+            RunTimedOut(1),
+            "run.timed_out",
+            Failure("timeout_run", "RunTimedOut", "the run did not end within its timeout", retryable=False),
+        ),
+    ],
+)
+def test_an_end_from_outside_is_told_with_its_moment_and_its_cause(event: Any, type: str, failure: Failure) -> None:
+    driver = started(run_timeout_ms=4_000)
+    driver.hear(event, at=5_000)
+    told = driver.done(EmitLifecycle)[-1]
+    assert (told.type, told.execution, told.now, told.failure) == (type, 1, 5_000, failure)
+    assert driver.header.failure == failure
+    assert driver.header.failure.retryable is False
+
+
+def test_a_signal_to_a_run_that_has_ended_is_refused_by_its_id() -> None:
+    driver = started()
+    driver.finish("1", 1)
+    driver.actions.clear()
+    driver.hear(SignalReceived("late", "x", b"1"), at=5_000)
+    (event,) = driver.done(EmitLifecycle)
+    assert (event.type, event.now, event.reason, event.about) == ("command.rejected", 5_000, "run_closed", "late")
+
+
+@pytest.mark.parametrize(("digest", "goes_on"), [("d1", False), ("0123456789abcdef", True)])
+def test_only_other_code_moves_a_suspended_run(digest: str, goes_on: bool) -> None:
+    async def breaks(run: Any) -> Any:
+        raise KeyError("x")
+
+    driver = Driver(workflow(breaks))
+    driver.start()
+    assert driver.status == "suspended"
+    driver.actions.clear()
+    driver.hear(Redeployed(digest, "1"), at=5_000)
+    resumed = [event for event in driver.done(EmitLifecycle) if event.type == "run.resumed"]
+    assert [(event.now, event.reason) for event in resumed] == [(5_000, "code 0123456789ab deployed")] * goes_on
+
+
+@pytest.mark.parametrize("event", [Redeployed("d2", "1"), Proceed(1), Proceed(2)])
+def test_a_run_that_is_not_held_up_has_nothing_to_go_on_with(event: Any) -> None:
+    driver = started()
+    assert driver.hear(event).records == []
+    driver.order("pause")
+    assert driver.hear(event).records == []
+
+
+def test_what_is_held_is_heard_by_its_own_execution_alone_and_not_while_the_run_is_paused() -> None:
+    async def laps(run: Any) -> Any:
+        if run.info.execution == 1:
+            run.continue_as_new()
+        return run.info.execution
+
+    driver = Driver(workflow(laps))
+    driver.start()
+    assert driver.state.held != []
+    assert driver.hear(Proceed(1)).records == []
+    driver.order("pause")
+    assert driver.hear(Proceed(2)).records == []
+    driver.order("resume")
+    if driver.status == "running":
+        driver.hear(Proceed(2))
+    assert driver.result == 2
