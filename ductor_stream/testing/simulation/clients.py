@@ -113,7 +113,7 @@ class Clients:
             when = at + rng.randint(0, 1_000_000)
             for number, order in enumerate(("pause", "cancel", "resume")):
                 self._plan(when, run_id, {"type": f"run.{order}", "command_id": f"{run_id}-p{number}"})
-                when += rng.randint(1, 2_000_000)
+                when += rng.randint(1, 5_000_000)
 
     def _plan(self, at: int, run_id: str, body: dict[str, Any]) -> None:
         self._number += 1

@@ -75,7 +75,7 @@ RELEASES = {
 """What is deployed one after the other, forward and back. The last one can go on with the runs of all others."""
 
 
-LAPS = ["again", 3, ["seq", ["step", "a", 1], ["step", "b", 2]]]
+LAPS = ["again", 3, ["step", "a", 1]]
 """Short executions, one after the other."""
 
 
