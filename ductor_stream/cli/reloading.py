@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 from prometheus_client.parser import text_string_to_metric_families
 
+from ductor_stream.cli.misfits import Misfits
 from ductor_stream.cli.running import Stop, stop_on_signals
 from ductor_stream.config import Settings
 from ductor_stream.dev.ports import pick_port
@@ -55,7 +56,7 @@ def run_reloading(spec: str, settings: Settings, concurrency: int, data_dir: Pat
     with stop_on_signals() as stop:
         seen = stamps(folder)
         child = _Child(spec, settings, concurrency, data_dir)
-        news = _News(ready)
+        news, misfits = _News(ready), Misfits(spec, child.environment)
         try:
             while not stop.wait(_LOOK_EVERY_S):
                 now = stamps(folder)
@@ -64,10 +65,12 @@ def run_reloading(spec: str, settings: Settings, concurrency: int, data_dir: Pat
                     seen = now
                     child.restart()
                 child.pass_on_log()
-                if news.waits and child.ready():
-                    news.tell()
+                if news.waits and child.ready() and news.tell():
+                    misfits.look_for()
+                misfits.tell()
                 _mourn(child, stop)
         finally:
+            misfits.close()
             child.end()
             child.pass_on_log()
 
@@ -90,14 +93,17 @@ class _News:
         self.waits = True
         click.echo(f"{self._named()} changed: starting anew", err=True)
 
-    def tell(self) -> None:
+    def tell(self) -> bool:
+        """Whether there is other code than before."""
         self.waits = False
+        changed = bool(self._changed)
         if self._ready is not None:
             self._ready()
             self._ready = None
-        elif self._changed:
+        elif changed:
             click.echo(f"{self._named()} changed: coordinator and worker run the new code", err=True)
         self._changed.clear()
+        return changed
 
     def _named(self) -> str:
         names = sorted(self._changed)
@@ -121,7 +127,7 @@ class _Child:
         self._port = settings.health_port or pick_port()
         self._command = [sys.executable, "-m", "ductor_stream.cli.main", "serve", spec]
         self._command += ["--health-port", str(self._port), "--concurrency", str(concurrency)]
-        self._environment = {
+        self.environment = {
             **os.environ,
             "DUCTOR_KAFKA_BOOTSTRAP": settings.need_kafka(),
             "DUCTOR_DATABASE_URL": settings.need_database(),
@@ -140,7 +146,7 @@ class _Child:
             folder=Path.cwd(),
             log=self.log,
             stop_signal=signal.SIGTERM,
-            environment=self._environment,
+            environment=self.environment,
         )
         return launch(spec)
 

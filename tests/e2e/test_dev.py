@@ -273,3 +273,32 @@ def test_reload_mends_a_suspended_run(tmp_path: Path) -> None:
         until(lambda: in_effect in folder.errors("dev").splitlines(), within_ms=30_000)
         assert folder.run("runs", "watch", "order-1").returncode == 0
         assert folder.json("runs", "show", "order-1")["result"] == "receipt for order-1"
+
+
+MOVED = SHOP.replace(
+    "    receipt = await run.step(charge, order)\n    if not", "    receipt = await run.step(pay, order)\n    if not"
+)
+
+
+def test_reload_lists_runs_that_no_longer_fit(tmp_path: Path) -> None:
+    """Beforehand: they wait for a signal, and would be suspended when it comes."""
+    folder = Folder(tmp_path)
+    shop = tmp_path / "shop.py"
+    shop.write_text(SHOP, encoding="utf-8")
+    with folder.running("shop:app", "--reload"):
+        folder.ok("start", "fulfil", "order-1", "--input", '"order-1"')
+
+        def waits() -> bool:
+            return "approved" in folder.run("runs", "show", "order-1").stdout
+
+        until(waits, within_ms=20_000)
+        assert folder.json("replay", "shop:app", "--open", "9")["ok"] is True
+        shop.write_text(MOVED, encoding="utf-8")
+        told = "run order-1 no longer fits: "
+        until(lambda: told in folder.errors("dev"), within_ms=30_000, what=told)
+        [line] = [each for each in folder.errors("dev").splitlines() if each.startswith(told)]
+        assert "history has node 1: step charge" in line and "this code has node 1: step pay" in line
+        found = folder.run("replay", "shop:app", "--open", "9")
+        assert (found.returncode, "differs  order-1" in found.stdout) == (1, True)
+        shop.write_text(MOVED.replace("async def fulfil", "async def supply"), encoding="utf-8")
+        until(lambda: f"{told}the app has no workflow fulfil of version 1" in folder.errors("dev"), within_ms=30_000)
