@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 from urllib.parse import urlsplit, urlunsplit
 
@@ -14,13 +20,16 @@ from confluent_kafka import admin as driver
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 from servers import KafkaServer
-from support import fresh_name, until
+from support import free_port, fresh_name, until
 
 from ductor_stream.cli.doctor import Subject, examine
 from ductor_stream.cli.doctor_kafka import Verdict
 from ductor_stream.config import Settings
+from ductor_stream.dev.ports import port_is_free
+from ductor_stream.kafka import inspection as kafka_inspection
 from ductor_stream.kafka.topics import AdminConfig, create_topics, delete_topics, plan
 from ductor_stream.protocol.topics import Topics
+from ductor_stream.store import inspection as postgres_inspection
 from ductor_stream.store.grants import apply_grants
 from ductor_stream.store.migrate import migrate
 from ductor_stream.store.postgres import PostgresStore
@@ -41,10 +50,10 @@ class System:
         create_topics(self.config, plan(self.topics, QUEUES, partitions=3))
         migrate(database)
 
-    def told(self, check: str) -> list[Verdict]:
+    def told(self, check: str, write: bool = False) -> list[Verdict]:
         """What ``doctor`` says under this heading."""
         subject = Subject(self.settings, self.topics, QUEUES)
-        return [each for each in examine(subject) if each.check == check]
+        return [each for each in examine(subject, write) if each.check == check]
 
     def until_told(self, check: str, level: str, text: str) -> Verdict:
         """Wait until it says that; a broker takes a moment to know what was done to it."""
@@ -172,6 +181,60 @@ def test_a_role_without_its_rights_is_named(system: System) -> None:
     finally:
         system.run(f"drop owned by {role}")
         system.run(f"drop role {role}")
+
+
+@contextmanager
+def pgbouncer(database: str, mode: str, folder: Path) -> Iterator[str]:
+    """A real pooler in front of the database; its URL."""
+    program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}{os.pathsep}/usr/sbin")
+    if program is None:
+        pytest.fail("pgbouncer is not installed: see CONTRIBUTING.md", pytrace=False)
+    url, port = urlsplit(database), free_port()
+    options = [f"listen_addr=127.0.0.1\nlisten_port={port}", "auth_type=any", f"pool_mode={mode}", "unix_socket_dir="]
+    server = f"* = host={url.hostname} port={url.port} user={url.username} password={url.password}"
+    ini = folder / "pgbouncer.ini"
+    ini.write_text("\n".join(["[databases]", server, "[pgbouncer]", *options, ""]), "utf-8")
+    command: list[str | Path] = [program, "/dev/stdin"]
+    if os.geteuid() == 0:
+        command[1:1] = ["-u", "nobody"]  # it refuses to be root
+    with ini.open("rb") as config, subprocess.Popen(command, stdin=config, stderr=subprocess.DEVNULL) as process:
+        try:
+            until(lambda: not port_is_free(port), within_ms=20_000, what="the pooler's port")
+            yield urlunsplit(url._replace(netloc=f"{url.username}@127.0.0.1:{port}"))
+        finally:
+            process.terminate()
+
+
+@pytest.mark.parametrize(
+    ("mode", "level", "text"),
+    [("session", "note", "a pooler in session mode"), ("transaction", "wrong", "a pooler in transaction mode")],
+)
+def test_a_pooler_is_named_with_its_mode(system: System, tmp_path: Path, mode: str, level: str, text: str) -> None:
+    assert system.told("pooler")[0].level == "ok"
+    with pgbouncer(system.database, mode, tmp_path) as url:
+        system.settings = Settings(kafka_bootstrap=system.config.bootstrap, database_url=url)
+        system.until_told("pooler", level, text)
+
+
+@pytest.mark.parametrize(("hours", "way"), [(-1, "behind"), (1, "ahead of")])
+def test_a_clock_that_is_off_is_named(system: System, monkeypatch: pytest.MonkeyPatch, hours: int, way: str) -> None:
+    """This machine's, against Postgres's and Kafka's."""
+
+    def told(level: str) -> list[str]:
+        found = system.told("clock", write=True)
+        assert [each.level for each in found] == [level, level], found
+        return [each.text for each in found]
+
+    until(lambda: told("ok"), within_ms=30_000)
+    wrong = SimpleNamespace(time=lambda: time.time() - 3600 * hours, monotonic=time.monotonic)
+    monkeypatch.setattr(postgres_inspection, "time", wrong)
+    monkeypatch.setattr(kafka_inspection, "time", wrong)
+    texts = until(lambda: told("warning"), within_ms=30_000)
+    assert [name for name in ("Kafka", "Postgres") if any(f"{name}'s clock is 3" in text for text in texts)] == [
+        "Kafka",
+        "Postgres",
+    ]
+    assert all(f" {way} this machine's" in text for text in texts)
 
 
 def test_servers_that_are_away_are_named(tmp_path: Path) -> None:
