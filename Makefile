@@ -60,7 +60,7 @@ test: install tools
 	$(BIN)/python -m ruff check
 	$(BIN)/python -m mypy
 	@if [ -e .importlinter ]; then $(BIN)/lint-imports; fi
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 # The wheel and the sdist, installed into empty environments of every Python from 3.11 on that is found here.
 packages: install

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+LONGEST = ("test_newcomer", "test_simulation", "test_checkers_bite", "e2e", "test_model")
 PORTS = range(20_000, 32_000)
 """Below those of outgoing connections (ductor_stream/dev/ports.py)."""
 
@@ -37,6 +38,18 @@ def pytest_configure() -> None:
         share = (PORTS.stop - PORTS.start) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
         first = PORTS.start + share * int(name.removeprefix("gw"))
         os.environ["DUCTOR_DEV_PORTS"] = f"{first}-{first + share - 1}"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first, each tier in its random order: the groups end together, with short files at the end."""
+
+    def place(item: pytest.Item) -> int:
+        return next(
+            (n for n, name in enumerate(LONGEST) if name in (item.path.stem, item.path.parent.name)), len(LONGEST)
+        )
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="session")
