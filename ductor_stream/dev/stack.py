@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ductor_stream.dev.kafka import EmbeddedKafka
-from ductor_stream.dev.lock import FolderLock, holder_pid
+from ductor_stream.dev.lock import FolderInUse, FolderLock, holder_pid
 from ductor_stream.dev.postgres import EmbeddedPostgres
+from ductor_stream.errors import DevStackError
 
 _LOCK = "lock"
+_NEEDED_BYTES = 32 << 20
+"""A start that has failed with less than that free has failed for it, whatever the server says."""
 
 
 class DevStack:
@@ -37,8 +41,20 @@ class DevStack:
 
         Raises:
             DevStackError: another process runs on ``data_dir`` (the message has its pid), or a server did not
-                start; the other one is stopped again.
+                start; the other one is stopped again. A disk that is full is named.
         """
+        try:
+            self._start()
+        except FolderInUse:
+            raise
+        except (DevStackError, OSError) as error:
+            free = shutil.disk_usage(self.data_dir).free if self.data_dir.exists() else _NEEDED_BYTES
+            if free < _NEEDED_BYTES:
+                told = f"the disk of {self.data_dir} is full ({free >> 20} MB are free, a first start takes some 60)"
+                raise DevStackError(f"{told}: make room, or name a folder on another disk by --data-dir") from error
+            raise
+
+    def _start(self) -> None:
         self._lock.acquire()
         try:
             self._ignore_in_git()

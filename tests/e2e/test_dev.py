@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from e2e.commands import Folder, alive, descendants
+from e2e.commands import COMMAND, Folder, alive, clean_environment, descendants
 from support import until
 
 from ductor_stream.testing import replay_history
@@ -302,3 +303,19 @@ def test_reload_lists_runs_that_no_longer_fit(tmp_path: Path) -> None:
         assert (found.returncode, "differs  order-1" in found.stdout) == (1, True)
         shop.write_text(MOVED.replace("async def fulfil", "async def supply"), encoding="utf-8")
         until(lambda: f"{told}the app has no workflow fulfil of version 1" in folder.errors("dev"), within_ms=30_000)
+
+
+def test_a_full_disk_is_said_in_a_line(tmp_path: Path) -> None:
+    """A file system of 20 MB, in a mount namespace of its own."""
+    (tmp_path / "shop.py").write_text(SHOP, encoding="utf-8")
+    (tmp_path / ".ductor").mkdir()
+    own = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-rm"]
+    script = 'mount -t tmpfs -o size=20m tmpfs .ductor && exec "$@"'
+    done = subprocess.run(
+        [*own, "sh", "-c", script, "sh", *COMMAND, "dev", "shop:app"], cwd=tmp_path, env=clean_environment(),
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    [line] = [each for each in done.stderr.splitlines() if each.startswith("error: ")]
+    assert f"the disk of {tmp_path / '.ductor'} is full" in line and "--data-dir" in line
+    assert "Traceback" not in done.stderr

@@ -7,13 +7,16 @@ import gc
 import hashlib
 import http.server
 import logging
+import ssl
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
+import trustme
 
 from ductor_stream.dev import aot, jars
 from ductor_stream.dev.jars import Jar, ensure_jars
@@ -26,6 +29,12 @@ NAMES = [f"part{n}" for n in range(6)]
 
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def do_GET(self) -> None:
+        """Of a proxy, the whole address is asked for."""
+        self.server.hosts.add(urlsplit(self.path).hostname)  # type: ignore[attr-defined]
+        self.path = urlsplit(self.path).path
+        super().do_GET()
+
     def log_message(self, format: str, *arguments: object) -> None:
         self.server.asked.append(self.path)  # type: ignore[attr-defined]
 
@@ -39,6 +48,7 @@ class Mirror:
             ("127.0.0.1", 0), functools.partial(_Quiet, directory=str(folder))
         )
         self.server.asked = []  # type: ignore[attr-defined]
+        self.server.hosts = set()  # type: ignore[attr-defined]
         self.url = f"http://127.0.0.1:{self.server.server_port}"
         self.listed = [self._add(name) for name in NAMES]
 
@@ -79,6 +89,31 @@ def test_jars_are_fetched_once_from_the_mirror(mirror: Mirror) -> None:
     assert len(mirror.asked) == len(NAMES)
     assert ensure_jars(jars=mirror.listed) == first
     assert len(mirror.asked) == len(NAMES)
+
+
+def test_a_companys_proxy_is_asked(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DUCTOR_MAVEN_REPOSITORY", "http://maven.company.invalid")
+    with pytest.raises(DevStackError, match="check the network, HTTPS_PROXY"):
+        ensure_jars(jars=mirror.listed[:1])
+    monkeypatch.setenv("HTTP_PROXY", mirror.url)
+    assert len(ensure_jars(jars=mirror.listed)) == len(NAMES)
+    assert mirror.server.hosts == {"maven.company.invalid"}  # type: ignore[attr-defined]
+
+
+def test_a_companys_certificate_authority_is_believed_when_it_is_named(
+    mirror: Mirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    plain = mirror.server.socket
+    mirror.server.socket = context.wrap_socket(plain, server_side=True)
+    monkeypatch.setattr(mirror.server, "handle_error", lambda *_: None)  # who hangs up is no error of the mirror
+    monkeypatch.setenv("DUCTOR_MAVEN_REPOSITORY", mirror.url.replace("http:", "https:"))
+    with pytest.raises(DevStackError, match="REQUESTS_CA_BUNDLE"):
+        ensure_jars(jars=mirror.listed[:1])
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "ca.pem"))
+    assert len(ensure_jars(jars=mirror.listed)) == len(NAMES)
 
 
 def test_other_bytes_than_listed_are_refused_and_not_kept(mirror: Mirror, tmp_path: Path) -> None:
