@@ -53,7 +53,7 @@ class Span:
 
 def measured(protocol: str, repeat: int, folder: Path) -> dict[str, Any]:
     """All figures of one group protocol."""
-    shape = Shape(coordinators=3, workers=3, rate=10.0, protocol=protocol)
+    shape = Shape(coordinators=3, serves=0, workers=3, rate=10.0, protocol=protocol)
     with opened(shape, 1, folder, lambda text: _say(f"{protocol}: {text}")) as world:
         world.load.begin()
         time.sleep(SETTLE_S)

@@ -133,6 +133,10 @@ class Fleet:
                 raise TimeoutError(f"not ready after {within_s:.0f} s: {'; '.join(told)}")
             time.sleep(_LOOK_S)
 
+    def owners(self) -> list[Place]:
+        """The places of those that own partitions."""
+        return self.of("coordinator", "serve")
+
     def until_running(self) -> None:
         """Wait until everybody who is wanted answers on its health port: started, ready or not.
 

@@ -160,7 +160,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _shape(options: argparse.Namespace) -> Shape:
     disk_mb = Shape.disk_mb + int(options.minutes * _DISK_MB_PER_MINUTE)
-    return Shape(options.coordinators, options.workers, rate=options.rate, disk_mb=disk_mb, protocol=options.protocol)
+    return Shape(
+        options.coordinators,
+        options.serves,
+        options.workers,
+        rate=options.rate,
+        disk_mb=disk_mb,
+        protocol=options.protocol,
+    )
 
 
 def _print(outcome: Outcome, as_json: bool, folder: Path) -> None:
@@ -197,6 +204,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--rate", type=float, default=Shape.rate, help="runs started per second (default: %(default)s)")
     parser.add_argument("--coordinators", type=int, default=Shape.coordinators)
+    parser.add_argument("--serves", type=int, default=Shape.serves, help="coordinators that execute steps as well")
     parser.add_argument("--workers", type=int, default=Shape.workers)
     parser.add_argument("--protocol", choices=("auto", "classic", "consumer"), default=Shape.protocol)
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")

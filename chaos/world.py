@@ -36,8 +36,10 @@ REPLICAS = 3
 class Shape:
     """How large the world is. ``disk_mb`` is what each Postgres has, where it can be given a disk of its own."""
 
-    coordinators: int = 3
-    workers: int = 3
+    coordinators: int = 2
+    serves: int = 1
+    """Coordinators that execute steps as well (SyncMatch)."""
+    workers: int = 2
     partitions: int = 6
     rate: float = 6.0
     """Runs started per second."""
@@ -113,7 +115,7 @@ def opened(shape: Shape, seed: int, folder: Path, say: Callable[[str], None]) ->
         world.fleet.start_all()
         world.fleet.until_ready()
         world.observer.begin()
-        say(f"{shape.coordinators} coordinators and {shape.workers} workers are ready")
+        say(f"{', '.join(world.fleet.places)} are ready")
         yield world
 
 
@@ -157,9 +159,9 @@ def _environment(shape: Shape, folder: Path, brokers: Brokers, postgres: Pair) -
 
 
 def _places(fleet: Fleet, shape: Shape, data: Path) -> dict[str, Path]:
-    """One coordinator and one worker are static members of their groups, the others are not."""
+    """The first coordinator and the first worker are static members of their groups, the others are not."""
     library, clocks = faketime(), {}
-    for role, count in (("coordinator", shape.coordinators), ("worker", shape.workers)):
+    for role, count in (("coordinator", shape.coordinators), ("serve", shape.serves), ("worker", shape.workers)):
         for number in range(1, count + 1):
             clock: dict[str, Any] = {}
             if library is not None:
@@ -172,5 +174,5 @@ def _places(fleet: Fleet, shape: Shape, data: Path) -> dict[str, Path]:
                     "FAKETIME_DONT_FAKE_MONOTONIC": "1",
                     "FAKETIME_CACHE_DURATION": "1",
                 }
-            fleet.add(role, number, instance=number == 1, **clock)  # type: ignore[arg-type]
+            fleet.add(role, number, instance=role != "serve" and number == 1, **clock)  # type: ignore[arg-type]
     return clocks

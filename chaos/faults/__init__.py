@@ -50,6 +50,7 @@ _ALL = (
     _of("network", networks.between_two, "network", 3.0, 15.0),
     _of("isolate", networks.isolate, "network", 3.0, 12.0),
     _of("broker-kill", brokers.kill, "kafka", 2.0, 8.0),
+    _of("broker-outage", brokers.kill_two, "kafka", 2.0, 10.0),
     _of("broker-restart", brokers.restart, "kafka", 0.0, 2.0),
     _of("broker-freeze", brokers.freeze, "kafka", 3.0, 10.0),
     _of("leaders", brokers.move_leaders, "kafka", 0.0, 1.0),

@@ -25,6 +25,20 @@ def kill(world: World, dice: random.Random) -> Iterator[str]:
 
 
 @contextmanager
+def kill_two(world: World, dice: random.Random) -> Iterator[str]:
+    """kill -9 of two brokers of three: nothing can be acknowledged."""
+    numbers = dice.sample(range(1, COUNT + 1), 2)
+    for number in numbers:
+        world.brokers.kill(number)
+    try:
+        yield ", ".join(map(name, numbers))
+    finally:
+        # At the same time: one alone gets no quorum, and is not ready before it has one.
+        world.brokers.restart(*numbers)
+        world.brokers.until_healthy()
+
+
+@contextmanager
 def restart(world: World, dice: random.Random) -> Iterator[str]:
     """A broker is stopped in good order and started again; then the preferred leaders lead again."""
     number = dice.randint(1, COUNT)

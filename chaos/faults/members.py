@@ -16,14 +16,14 @@ _SKEWS_S = (-86_400, -3_600, -30, 30, 3_600, 86_400)
 @contextmanager
 def kill_coordinator(world: World, dice: random.Random) -> Iterator[str]:
     """kill -9 of a coordinator, and another one in its place."""
-    with _killed(world, [dice.choice(world.fleet.of("coordinator"))]) as told:
+    with _killed(world, [dice.choice(world.fleet.owners())]) as told:
         yield told
 
 
 @contextmanager
 def kill_worker(world: World, dice: random.Random) -> Iterator[str]:
     """kill -9 of a worker, and another one in its place."""
-    with _killed(world, [dice.choice(world.fleet.of("worker"))]) as told:
+    with _killed(world, [dice.choice(world.fleet.of("worker", "serve"))]) as told:
         yield told
 
 

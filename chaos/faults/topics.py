@@ -88,7 +88,7 @@ def retention(world: World, dice: random.Random) -> Iterator[str]:
 @contextmanager
 def _unread(world: World) -> Iterator[None]:
     """No coordinator is there while clients go on, so that input stays unread."""
-    coordinators = world.fleet.of("coordinator")
+    coordinators = world.fleet.owners()
     for place in coordinators:
         world.fleet.kill(place)
     try:

@@ -20,7 +20,7 @@ def test_nothing_is_lost_and_nothing_counts_twice(tmp_path: Path) -> None:
     """R1–R12: whatever happens to brokers, Postgres and processes."""
     seed = secrets.randbelow(1 << 32)
     lines: list[str] = []
-    outcome = reign(Shape(coordinators=2, workers=2, rate=4.0), SECONDS, FAULTS, seed, tmp_path, lines.append)
+    outcome = reign(Shape(coordinators=1, serves=1, workers=1, rate=4.0), SECONDS, FAULTS, seed, tmp_path, lines.append)
     told = "\n".join([f"python -m chaos --seed {seed} --faults {','.join(FAULTS)}", *lines])
     assert outcome.problems == [], told
     assert {check.claim: check.faults[:3] for check in outcome.checks if not check.holds} == {}, told
