@@ -10,7 +10,7 @@ import pytest
 from chaos.run import reign
 from chaos.world import Shape
 
-SECONDS = 35.0
+SECONDS = 25.0
 FAULTS = ("kill-coordinator", "kill-worker", "freeze", "network", "broker-kill", "failover")
 """Those that matter most. ``make chaos`` has all of them."""
 
