@@ -68,7 +68,7 @@ class Brokers:
                 folder / name(n),
                 port=inner[n]["PLAINTEXT"],
                 extra={**_SHARED, **_addresses(n, inner[n], outer[n]), "controller.quorum.voters": voters},
-                heap="256m",
+                heap="512m",
                 cluster_id=cluster_id,
             )
             for n in self._numbers

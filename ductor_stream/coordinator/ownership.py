@@ -66,6 +66,8 @@ class Ownership:
         self._new_token = new_token
         self._wanted: dict[int, float] = {}
         self._failures: dict[int, int] = {}
+        self._fenced: set[int] = set()
+        """Wanted partitions that somebody else has taken: not ours before the group has said that they are."""
         self.owned: dict[int, Owned] = {}
         self.store_down = False
 
@@ -94,14 +96,19 @@ class Ownership:
         for partition in partitions:
             self._wanted.pop(partition, None)
             self._failures.pop(partition, None)
+            self._fenced.discard(partition)
             self.owned.pop(partition, None)
         self._owner.gone(partitions)
         self._metrics.partitions_owned.set(len(self.owned))
 
     # -- called from the loop -----------------------------------------------------------------
 
-    def retake(self, partitions: Iterable[int], *, fenced: bool = False) -> None:
-        """Let go in memory and take anew: after a fence (with back-off, protocol 5), a rollback, an unknown outcome."""
+    def retake(self, partitions: Iterable[int], *, slowly: bool = False, fenced: bool = False) -> None:
+        """Let go in memory and take anew: after a rollback, an unknown outcome, or (``fenced``) when others have taken some.
+
+        ``slowly`` is with back-off, and ``fenced`` too; the latter only if the group still has us as a member (protocol 5).
+        Else an owner that was expelled and does not know it yet fights with the new ones over each partition.
+        """
         dropped = frozenset(p for p in partitions if p in self.owned)
         if not dropped:
             return
@@ -110,20 +117,30 @@ class Ownership:
             self.owned.pop(partition)
             failures = self._failures.get(partition, 0)
             if fenced:
+                self._fenced.add(partition)
+            if slowly or fenced:
                 self._failures[partition] = failures + 1
-            self._wanted[partition] = self._clock.monotonic() + (_delay(failures) if fenced else 0.0)
+            self._wanted[partition] = self._clock.monotonic() + (_delay(failures) if slowly or fenced else 0.0)
         self._owner.gone(dropped)
         self._metrics.partitions_owned.set(len(self.owned))
 
     def settle(self) -> None:
         """Take what is wanted and due."""
         now = self._clock.monotonic()
-        for partition in sorted(p for p, at in self._wanted.items() if at <= now):
+        due = {p for p, at in self._wanted.items() if at <= now}
+        if (doubtful := due & self._fenced) and not self._log.still_member():
+            _log.warning("taken by others, and the group does not say that they are ours", partitions=sorted(doubtful))
+            for partition in doubtful:
+                self._not_taken(partition, now)
+            due -= doubtful
+        for partition in sorted(due):
             try:
                 self._take(partition)
                 self.store_down = False
             except (TransientError, OwnershipLost) as error:
                 _log.warning("partition not taken", partition=partition, error=str(error))
+                if isinstance(error, OwnershipLost):
+                    self._fenced.add(partition)
                 self._not_taken(partition, now)
                 if isinstance(error, StoreUnavailable):
                     self.reconnect()
@@ -174,6 +191,7 @@ class Ownership:
         self._log.seek(partition, dict(zip(INBOUND, owned.offsets, strict=True)))
         self._log.resume([partition])  # a retake has paused it
         del self._wanted[partition]
+        self._fenced.discard(partition)
         self._metrics.partitions_owned.set(len(self.owned))
 
 

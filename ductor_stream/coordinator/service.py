@@ -129,8 +129,8 @@ class Coordinator:
         except OwnershipLost as error:
             _log.warning("fenced", error=str(error))
             self.metrics.ownership_lost.inc()
-            self.ownership.retake(error.partitions, fenced=True)
-            self.ownership.retake(list(self.ownership.owned))
+            # All of them: who has lost one without being told has perhaps lost the others too.
+            self.ownership.retake(list(self.ownership.owned), fenced=True)
         except (StoreUnavailable, CommitOutcomeUnknown) as error:
             _log.warning("postgres away", error=str(error))
             self.metrics.outages["postgres"].inc()
@@ -140,13 +140,13 @@ class Coordinator:
         except LogUnavailable as error:
             _log.warning("kafka away", error=str(error))
             self.metrics.outages["kafka"].inc()
-            self.ownership.retake(list(self.ownership.owned), fenced=True)
+            self.ownership.retake(list(self.ownership.owned), slowly=True)
         except Exception:
             _log.exception("turn failed")
             self._faults += 1
             if self._faults >= _FAULTS_IN_A_ROW:
                 raise
-            self.ownership.retake(list(self.ownership.owned), fenced=True)
+            self.ownership.retake(list(self.ownership.owned), slowly=True)
 
     def turn(self) -> None:
         """One pass of the loop: settle what is ours, take what has come, advance the runs."""

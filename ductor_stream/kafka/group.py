@@ -52,6 +52,9 @@ back. A member that joins by the classic protocol takes the old one's place at o
 COMMIT_SECONDS = 1.0
 """Between two commits of offsets to Kafka; they are for lag tools, which look every few seconds."""
 
+CONFIRM_SECONDS = 2.0
+"""How long the group's broker may take to say that we are its member: milliseconds, where all is well."""
+
 SETTLE_SECONDS = 0.01
 """How long to wait for records while the client has still to accept a seek."""
 
@@ -173,6 +176,23 @@ class GroupMember:
             if isinstance(first, KafkaException):
                 raise LogUnavailable(f"a rebalance could not be followed: {first}") from first
             raise first
+
+    def confirmed(self) -> bool:
+        """Whether the group's broker takes a commit of us now: it refuses one that it has expelled, whatever we believe.
+
+        The one request that says so and can be made at any time; a client whose threads sleep makes none in time.
+        """
+        held = sorted(self._membership.held)
+        if not held or self._rejoin_at is not None:
+            return False
+        (topic, partition), client = held[0], self._client
+        place = TopicPartition(self._topics.inbound(topic), partition, max(0, self.positions.position(held[0])))
+        try:
+            told = within(CONFIRM_SECONDS, lambda: client.commit(offsets=[place], asynchronous=False))
+        except (KafkaException, GivenUp) as error:
+            logger.warning("the group does not confirm us: %s", error)
+            return False
+        return all(each.error is None for each in told or ())
 
     # -- offsets for lag tools -----------------------------------------------------------------
 

@@ -121,6 +121,10 @@ class KafkaLog:
         finally:
             self._producer.serve()
 
+    def still_member(self) -> bool:
+        """Whether the group's broker confirms our membership now (blocking, two seconds at most)."""
+        return self._member is not None and self._member.confirmed()
+
     def seek(self, partition: int, offsets: Mapping[Inbound, int]) -> None:
         """Read a partition from these offsets on (``UNREAD``: the earliest record). Raises OwnershipLost if not ours."""
         member = self._group()

@@ -119,6 +119,12 @@ class EventLog(Protocol):
         Serves rebalances and delivery reports on the way. Raises LogUnavailable when the broker is away.
         """
 
+    def still_member(self) -> bool:
+        """Whether the group knows us as a member now, with what it gave us: its broker is asked, for two seconds at most.
+
+        False where it does not answer: a process that has slept may have been expelled long ago and not know it.
+        """
+
     def seek(self, partition: int, offsets: Mapping[Inbound, int]) -> None:
         """Start reading an assigned partition at these offsets (``UNREAD``: at the earliest record)."""
 

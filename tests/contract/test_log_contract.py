@@ -55,6 +55,13 @@ def outgoing(rig: LogRig, *values: bytes, partition: int | None = 0, topic: str 
 # -- reading ---------------------------------------------------------------------------------
 
 
+def test_a_member_is_confirmed_and_nobody_else(log: EventLog) -> None:
+    """Protocol 5: asked of the group itself, whatever this process believes."""
+    assert not log.still_member()
+    joined(log, N)
+    assert log.still_member()
+
+
 def test_nothing_is_read_before_seek(rig: LogRig, log: EventLog) -> None:
     for partition in range(N):
         rig.write("run-events", partition, [b"early"])

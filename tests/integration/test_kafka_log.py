@@ -248,6 +248,17 @@ def test_a_killed_member_s_partitions_go_to_the_others(rig: KafkaRig, member: Ca
     poll_until(lambda: len(owner.holds) == N, log, within_ms=60_000)
 
 
+@BOTH
+def test_who_is_out_of_the_group_is_not_confirmed_though_it_has_not_heard_of_it(rig: KafkaRig) -> None:
+    """Protocol 5: it does not poll, and so it believes that all is as it was; the group says no, and takes it back."""
+    log = rig.open(options={"max.poll.interval.ms": 6_000})
+    owner = join(log, N)
+    assert log.still_member()
+    until(lambda: not log.still_member(), within_ms=20_000, what="the group without it")
+    assert len(owner.holds) == N
+    poll_until(log.still_member, log, within_ms=20_000, what="a member again")
+
+
 def test_members_of_both_protocols_share_a_group(rig: KafkaRig) -> None:
     modern = rig.open()
     first = joined(modern, N)

@@ -103,7 +103,7 @@ def batch_given_up_for_committed_after_an_unknown_outcome(original: Any) -> Any:
 @_bug(service.Coordinator, "guarded_turn")
 def partitions_kept_after_an_outage(original: Any) -> Any:
     def changed(self: Any) -> None:
-        with patch.object(self.ownership, "retake", lambda partitions, fenced=False: None):
+        with patch.object(self.ownership, "retake", lambda partitions, slowly=False, fenced=False: None):
             original(self)
 
     return changed

@@ -156,6 +156,10 @@ class MemoryLog:
         self._quiet = broker.changes
         return False
 
+    def still_member(self) -> bool:
+        """Whether the broker has us as a member now."""
+        return self in self.broker.members
+
     # -- reading ----------------------------------------------------------------------------
 
     def _stored(self, place: Place) -> Stored:

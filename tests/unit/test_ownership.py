@@ -1,0 +1,92 @@
+"""Who may take a partition anew after somebody else has taken it: only whom the group still has as a member (protocol 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ductor_stream.coordinator.ownership import Owned, Ownership
+from ductor_stream.ports import INBOUND, Taken
+from ductor_stream.telemetry.metrics import Metrics
+
+
+class Ports:
+    """Store, log and clock of an owner: ``member`` is what the group says, ``takes`` counts takes by partition."""
+
+    def __init__(self) -> None:
+        self.member = True
+        self.takes: list[int] = []
+        self.at = 0.0
+
+    def still_member(self) -> bool:
+        return self.member
+
+    def take(self, partition: int, token: str) -> Taken:
+        self.takes.append(partition)
+        return Taken(partition, token, len(self.takes), (0, 0, 0), {}, [], 0, [], True, "", None, 0, 0)
+
+    def topic_ids(self) -> dict[str, str]:
+        return {}
+
+    def seek(self, partition: int, offsets: Mapping[str, int]) -> None: ...
+    def pause(self, partitions: Iterable[int]) -> None: ...
+    def resume(self, partitions: Iterable[int]) -> None: ...
+    def observe(self, now: int) -> None: ...
+
+    def monotonic(self) -> float:
+        return self.at
+
+
+class Nobody:
+    """Hears what becomes of partitions."""
+
+    def taken(self, owned: Owned, found: Taken, recreated: list[str]) -> None: ...
+    def releasing(self, partitions: frozenset[int]) -> None: ...
+    def gone(self, partitions: frozenset[int]) -> None: ...
+
+
+def owner_of(ports: Any, *partitions: int) -> Ownership:
+    """An owner that has taken these."""
+    ownership = Ownership((ports, ports, ports), INBOUND, Metrics(), Nobody(), lambda: "token")
+    ownership.assigned(frozenset(partitions))
+    ownership.settle()
+    ports.takes.clear()
+    return ownership
+
+
+def later(ports: Ports, ownership: Ownership) -> list[int]:
+    """What is taken within the next ten seconds."""
+    ports.takes.clear()
+    ports.at += 10.0
+    ownership.settle()
+    return list(ports.takes)
+
+
+def test_an_expelled_owner_that_was_fenced_takes_nothing_before_the_group_confirms_it() -> None:
+    """Found by chaos: a client whose threads slept fought with the new owners for a minute, over all partitions."""
+    ports = Ports()
+    ownership = owner_of(ports, 0, 1)
+    ports.member = False
+    ownership.retake([0, 1], fenced=True)
+    assert later(ports, ownership) == later(ports, ownership) == []
+    ports.member = True
+    assert later(ports, ownership) == [0, 1]
+    assert set(ownership.owned) == {0, 1}
+
+
+def test_a_rollback_is_no_doubt_about_membership() -> None:
+    """Kafka may be away while Postgres has lost an answer: the owner goes on."""
+    ports = Ports()
+    ownership = owner_of(ports, 0, 1)
+    ports.member = False
+    ownership.retake([0])
+    ownership.retake([1], slowly=True)
+    assert later(ports, ownership) == [0, 1]
+
+
+def test_what_was_lost_meanwhile_is_forgotten() -> None:
+    ports = Ports()
+    ownership = owner_of(ports, 0, 1)
+    ownership.retake([0, 1], fenced=True)
+    ownership.lost(frozenset({0}))
+    assert later(ports, ownership) == [1]
