@@ -119,6 +119,12 @@ def opened(shape: Shape, seed: int, folder: Path, say: Callable[[str], None]) ->
         yield world
 
 
+def _keep_logs(data: Path, target: Path) -> None:
+    """What brokers and databases have written goes with the report."""
+    for path in (*data.glob("*/kafka.log*"), *data.glob("*/postgres.log*")):
+        shutil.copy(path, target / f"{path.parent.name}-{path.name}")
+
+
 def _built(
     shape: Shape, seed: int, folder: Path, data: Path, say: Callable[[str], None], closing: contextlib.ExitStack
 ) -> World:
@@ -132,6 +138,7 @@ def _built(
     closing.callback(brokers.stop)
     postgres = Pair(data, network, shape.disk_mb)
     closing.callback(postgres.stop)
+    closing.callback(_keep_logs, data, folder / "logs")
     topics = Topics(app.namespace)
     fleet = Fleet(folder / "logs", _environment(shape, folder, brokers, postgres), network, recorder)
     clocks = _places(fleet, shape, data)
