@@ -165,6 +165,7 @@ POINTS: dict[str, Callable[[Coordinator, Fuse], None]] = {
 }
 """Between every two steps of a batch."""
 
+
 def ended_when_it_hangs(coordinator: Coordinator, fuse: Fuse) -> None:
     """As ``ductor-stream serve`` ends a process whose workflow code hangs, sooner."""
     switch = DeadMansSwitch(2.0)

@@ -72,7 +72,10 @@ class Metrics:
         buckets=_FAST,
     )
     conflicts = Single(
-        Counter, "coordinator", "ductor_conflicts", "Runs that lost their version check in a commit (R3), or whose row another session keeps locked."
+        Counter,
+        "coordinator",
+        "ductor_conflicts",
+        "Runs that lost their version check in a commit (R3), or whose row another session keeps locked.",
     )
     livelocks = Single(
         Counter, "coordinator", "ductor_livelocks", "Runs that were failed since they lost every version check."

@@ -63,7 +63,9 @@ def main() -> int:
     """0 when all mutants were tried: survivors are printed, and are for a person to judge."""
     asked = arguments()
     if asked.modules:
-        config().only_mutate = [f"ductor_stream/engine/{name}{end}" for name in asked.modules for end in (".py", "/*.py")]
+        config().only_mutate = [
+            f"ductor_stream/engine/{name}{end}" for name in asked.modules for end in (".py", "/*.py")
+        ]
     make()
     trampoline.wrap_in_trampoline = registered  # type: ignore[assignment]
     # Nobody reads the smallest example of a mutant.

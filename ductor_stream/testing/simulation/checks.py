@@ -13,14 +13,13 @@ from ductor_stream.engine.events import (
     AttemptTimedOut,
     ChildFinished,
     CommandReceived,
-    Continued,
     RunStarted,
     RunTimedOut,
     SignalReceived,
     TimerFired,
 )
 from ductor_stream.engine.ids import partition_of
-from ductor_stream.engine.state import CancelRequested, Record, RunState, decode_header, decode_records
+from ductor_stream.engine.state import Record, RunState, decode_records
 from ductor_stream.ports import Batch, LoadedRun, Outgoing
 from ductor_stream.protocol.inbox import decode_outgoing
 from ductor_stream.protocol.topics import Topics
@@ -28,9 +27,6 @@ from ductor_stream.testing.simulation.memory_broker import Kept, Topic
 from ductor_stream.testing.simulation.memory_database import Database
 from ductor_stream.testing.simulation.workers import task_of
 from ductor_stream.testing.simulation.world import Violation
-
-LATEST_MS = 30_000
-"""How late a timer may be in calm weather: time enough to take the partitions."""
 
 Told = tuple[str, bytes | None, bytes | None]
 _outbox = msgspec.msgpack.Decoder(list[Outgoing])
@@ -262,67 +258,6 @@ class R8StaleResults(Checker):
             raise self.broken(f"{fence} had ended before")
         if (*fence[:3], event.generation + 1, "dispatched") in database.attempts:
             raise self.broken(f"{fence} was superseded")
-
-
-class R9NoSilentHang(Checker):
-    """Every run has ended, and everybody could see each turn of its life."""
-
-    rule = "R9"
-
-    def __init__(self, topics: Topics) -> None:
-        self._topics = topics
-        self._seen: dict[str, set[int]] = {}
-
-    def landed(self, topic: Topic, partition: int, record: Kept) -> None:
-        if topic.name == self._topics.run_lifecycle:
-            data = msgspec.json.decode(record.value or b"{}")
-            self._seen.setdefault(data["run_id"], set()).add(data["seq"])
-
-    def finish(self, database: Database) -> None:
-        for run_id, run in database.runs.items():
-            header = decode_header(run.header or b"")
-            missing = set(range(1, header.lifecycle_seq + 1)) - self._seen.get(run_id, set())
-            if missing:
-                raise self.broken(f"{run_id}: lifecycle events {sorted(missing)} of {header.lifecycle_seq} never came")
-
-
-class R9CancelIsTold(Checker):
-    """A cancel that an execution hands on to the next one waits there to be told."""
-
-    rule = "R9"
-
-    def committed(self, database: Database, batch: Batch, txid: int) -> None:
-        for run in batch.runs:
-            event = decode_records(run.entry)[-1].event
-            if not isinstance(event, Continued) or not event.cancel_requested or run.closed_at is not None:
-                continue
-            state = state_of(database, run.run_id)
-            if state is None or not any(isinstance(held.fact, CancelRequested) for held in state.held):
-                raise self.broken(f"{run.run_id}: its next execution will never hear that it was cancelled")
-
-
-class R9TimersInTime(Checker):
-    """In calm weather a timer fires when it is due, and not when its owner happens to look again.
-
-    ``calm_since`` (ms) is None in a storm; what came due before it may be late.
-    """
-
-    rule = "R9"
-
-    def __init__(self) -> None:
-        self.calm_since: int | None = None
-
-    def committing(self, database: Database, batch: Batch, txid: int) -> None:
-        if self.calm_since is None:
-            return
-        for run in batch.runs:
-            before = database.runs.get(run.run_id)
-            if before is None or before.wake_at is None:
-                continue
-            due = max(before.wake_at, self.calm_since)
-            for record in decode_records(run.entry):
-                if isinstance(record.event, TimerFired) and record.now > due + LATEST_MS:
-                    raise self.broken(f"{run.run_id}: a timer was {(record.now - due) / 1000:.0f} s late")
 
 
 class RowsAgree(Checker):

@@ -16,7 +16,7 @@ from ductor_stream.coordinator.config import CoordinatorConfig
 from ductor_stream.errors import DuctorError
 from ductor_stream.ports import Outgoing
 from ductor_stream.protocol.topics import Topics
-from ductor_stream.testing.simulation import checks, programs
+from ductor_stream.testing.simulation import checks, checks_ends, programs
 from ductor_stream.testing.simulation.checks_tasks import R5TasksNotSwallowed
 from ductor_stream.testing.simulation.clients import Clients
 from ductor_stream.testing.simulation.crew import Crew
@@ -74,7 +74,7 @@ class Episode:
         self.cluster.partitions, self.cluster.syncmatch = self.partitions, rng.random() < 0.4
         self.clients = Clients(self.world, self.broker)
         self.recreated: set[str] = set()
-        self._timely = checks.R9TimersInTime()
+        self._timely = checks_ends.R9TimersInTime()
         self.checkers: list[checks.Checker] = [
             self._timely,
             checks.R1OneWriter(self.partitions),
@@ -84,8 +84,8 @@ class Episode:
             checks.R6AppliedOnce(),
             checks.R7IdempotencyKey(topics),
             checks.R8StaleResults(),
-            checks.R9NoSilentHang(topics),
-            checks.R9CancelIsTold(),
+            checks_ends.R9NoSilentHang(topics),
+            checks_ends.R9CancelIsTold(),
             checks.RowsAgree(),
         ]
         tasks = R5TasksNotSwallowed(topics)
