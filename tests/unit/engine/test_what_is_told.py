@@ -17,6 +17,7 @@ from ductor_stream.engine.events import (
     Failure,
     Proceed,
     Redeployed,
+    RunStarted,
     RunTimedOut,
     SignalReceived,
 )
@@ -88,18 +89,16 @@ def test_a_fork_says_what_ended_the_execution_before_it(kind: Any) -> None:
     assert [(end.execution, end.now, end.reason) for end in ends] == [(1, driver.header.now, "reset command-1")]
 
 
-def test_lines_of_two_executions_in_one_tick_are_both_kept() -> None:
-    async def program(run: Any) -> Any:
-        run.log.info("begins")
-        await run.step(step("one"))
+def test_lines_of_all_executions_of_one_tick_are_kept() -> None:
+    async def laps(run: Any) -> Any:
+        run.log.info(f"lap {run.info.execution}")
+        if run.info.execution < 3:
+            run.continue_as_new()
 
-    driver = Driver(workflow(program))
-    driver.start()
-    history, state = driver.history(), driver.state
-    reset = [Stamped(2_000 + n, CommandReceived("reset", f"c{n}", to_node="1")) for n in range(2)]
-    done = ticked(driver.definitions, "r", state, reset, history=history)
-    again = ticked(driver.definitions, "r", state, reset[:1], history=history)
-    assert [line[1] for line in done.lines] == [line[1] for line in again.lines] * 2
+    driver = Driver(workflow(laps))
+    begin = RunStarted("wf", "1", input=b"null", start_id="s")
+    done = driver.apply(*(Stamped(1_000 + n, event) for n, event in enumerate((begin, Proceed(2), Proceed(3)))))
+    assert [line[1] for line in done.lines] == ["lap 1", "lap 2", "lap 3"]
 
 
 # -- attempts -----------------------------------------------------------------------------
