@@ -86,8 +86,8 @@ _blind(
     "only_fenced_partitions_retaken",
     Coordinator.guarded_turn,
     """
-    self.ownership.retake(error.partitions, fenced=True)
-    self.ownership.retake(list(self.ownership.owned))
+    # All of them: who has lost one without being told has perhaps lost the others too.
+    self.ownership.retake(list(self.ownership.owned), fenced=True)
     """,
     "self.ownership.retake(error.partitions, fenced=True)",
 )
