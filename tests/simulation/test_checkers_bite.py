@@ -39,10 +39,10 @@ FOUND_AT: dict[str, int] = {
     "watchdog_asleep": 29,
     "confirmed_over_a_gap": 1,
     "timers_remembered_after_close": 7,
-    "only_fenced_partitions_retaken": 6,
-    "wake_at_of_a_wide_run_after_reload": 5,
+    "only_fenced_partitions_retaken": 61,
+    "wake_at_of_a_wide_run_after_reload": 31,
     "unfenced_commit_of_own_inputs": 4,
-    "outcome_of_a_former_executions_child": 6,
+    "outcome_of_a_former_executions_child": 13,
     "unheard_cancel_dropped_on_continue": 0,
 }
 """Bug -> a seed that finds it: so that the suite need not search again; ``hunt.py`` does."""
