@@ -44,7 +44,7 @@ def r5b_what_was_lost_unread_is_audited(history: History) -> Iterator[str]:
         if letter.get("reason") == _LOST and letter["source-topic"].endswith(".run-events")
     }
     for each in history.lost:
-        if (each.partition, each.start) not in told:
+        if (each.partition, each.read_upto) not in told:
             yield f"offsets {each.start} to {each.upto - 1} of partition {each.partition}: no dead letter"
 
 

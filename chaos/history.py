@@ -187,7 +187,7 @@ def _read_records(found: History, lines: Iterable[dict[str, Any]]) -> None:
             case "letter":
                 found.letters.append(line)
             case "lost":
-                found.lost.append(Lost(line["incarnation"], line["partition"], line["start"], line["upto"]))
+                found.lost.append(msgspec.convert(line, Lost))
             case "fell":
                 found.fallen.append(line)
                 found.lines.append(line)

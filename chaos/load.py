@@ -32,6 +32,8 @@ class Lost:
     partition: int
     start: int
     upto: int
+    read_upto: int
+    """What Postgres says was read: ``start``, or of a topic before this one, if nobody had noticed yet that it is another."""
 
     def holds(self, incarnation: int, partition: int, offset: int) -> bool:
         """Whether a record that stood there is one of them."""

@@ -19,12 +19,15 @@ from chaos.app import app
 from chaos.load import Lost
 from chaos.world import REPLICAS, World, made
 from ductor_stream.kafka.topics import INBOUND_RETENTION_MS, delete_topics, plan
+from ductor_stream.kafka.watch import describe
 from ductor_stream.ports import INBOUND
 
 _MOST = 4
 """Times the first number of partitions: beyond it raising shows nothing new."""
 _WITHIN_S = 60.0
-_OFFSETS = """select partition, offsets[1] from eec_partition join eec_namespace using (ns) where name = %s"""
+_OFFSETS = """
+select partition, offsets[1], coalesce(topic_ids ->> %s, '') from eec_partition join eec_namespace using (ns) where name = %s
+"""
 
 
 @contextmanager
@@ -61,7 +64,7 @@ def recreate_input(world: World, dice: random.Random) -> Iterator[str]:
     with _unread(world):
         yield "with what nobody had read"
         world.load.hold()
-        ranges = _unread_ranges(world, _ends(world))
+        ranges = _unread_ranges(world, _ends(world), _id(world))
         count = _partitions(world, world.topics.run_events)
         _delete(world, world.topics.run_events)
         _create(world, world.topics.run_events, count)
@@ -82,7 +85,7 @@ def retention(world: World, dice: random.Random) -> Iterator[str]:
             _until(lambda: all(low >= ends[p] for p, low in _lows(world).items()), "retention at work")
         finally:
             _retain(world, name, INBOUND_RETENTION_MS)
-        world.load.lost(_unread_ranges(world, _lows(world)))
+        world.load.lost(_unread_ranges(world, _lows(world), _id(world)))
 
 
 @contextmanager
@@ -100,12 +103,22 @@ def _unread(world: World) -> Iterator[None]:
         world.fleet.until_running()
 
 
-def _unread_ranges(world: World, upto: dict[int, int]) -> list[Lost]:
+def _unread_ranges(world: World, upto: dict[int, int], topic_id: str) -> list[Lost]:
     with world.postgres.connect() as connection:
-        read = dict(connection.execute(_OFFSETS, (world.topics.namespace,)).fetchall())
-    starts = {partition: max(0, read.get(partition, 0)) for partition in upto}
-    incarnation = world.load.incarnation
-    return [Lost(incarnation, p, starts[p], end) for p, end in sorted(upto.items()) if end > starts[p]]
+        names = (world.topics.run_events, world.topics.namespace)
+        read = {p: (max(0, offset), id) for p, offset, id in connection.execute(_OFFSETS, names)}
+    found = []
+    for partition, end in sorted(upto.items()):
+        offset, id = read.get(partition, (0, ""))
+        start = offset if id == topic_id else 0
+        if end > start:
+            found.append(Lost(world.load.incarnation, partition, start, end, offset))
+    return found
+
+
+def _id(world: World) -> str:
+    name = world.topics.run_events
+    return describe(world.brokers.admin, [name], 15.0)[name].id
 
 
 def _partitions(world: World, name: str) -> int:

@@ -8,7 +8,7 @@ from typing import Protocol
 import msgspec
 
 from ductor_stream.errors import OwnershipLost, StoreUnavailable, TransientError
-from ductor_stream.ports import INBOUND, UNREAD, Clock, EventLog, RunStore, Taken
+from ductor_stream.ports import INBOUND, Clock, EventLog, RunStore, Taken
 from ductor_stream.telemetry.logs import get_logger
 from ductor_stream.telemetry.metrics import Metrics
 
@@ -201,7 +201,7 @@ def _owned(found: Taken, ids: dict[str, str], inbound: tuple[str, ...]) -> tuple
     recreated = [name for name, known in found.topic_ids.items() if ids.get(name, known) != known]
     for index, name in enumerate(inbound):
         if name in recreated:
-            offsets[index] = UNREAD
+            offsets[index] = 0  # and not UNREAD: should it go too before it was read, that is told
     # A topic that is not there just now keeps its old id: when it comes back, it is told to be another one.
     topic_ids = {**found.topic_ids, **ids}
     owned = Owned(

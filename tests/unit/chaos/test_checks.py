@@ -96,7 +96,7 @@ def _never_taken_by_the_broker(found: History) -> None:
 
 
 def _deleted_and_nobody_says_so(found: History) -> None:
-    found.lost.append(Lost(1, 3, 10, 12))
+    found.lost.append(Lost(1, 3, 10, 12, 10))
 
 
 def _a_signal_applied_twice(found: History) -> None:
@@ -187,7 +187,7 @@ def test_what_a_fault_deleted_unread_may_be_missing_and_must_be_audited() -> Non
     """Only that: a message that stands beside the range must be applied."""
     found = history()
     found.applied -= {(RUN, f"{RUN}/word-1"), (RUN, f"{RUN}/word-0")}
-    found.lost.append(Lost(1, 0, 2, 3))
+    found.lost.append(Lost(1, 0, 2, 3, 2))
     letter = {"key": "", "reason": "lost_unread", "source-topic": "ductor.chaos.run-events"}
     found.letters.append({**letter, "source-partition": "0", "source-offset": "2"})
     broken = {check.claim: check.faults for check in judged(found) if not check.holds}
