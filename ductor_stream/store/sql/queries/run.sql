@@ -82,23 +82,30 @@ select run_id, wake_at
 -- name: list_open_runs
 -- purpose: ids of the open runs of a partition, as many as so many bytes of records are loaded for
 -- index: eec_workflow_run_open, eec_workflow_transition_pkey
-with page as materialized (
-    select run_id, journal_from
+-- One run after the other, so that no more records are counted than are about to be loaded.
+with recursive page as materialized (
+    select row_number() over (order by run_id) as place, run_id, journal_from
       from eec_workflow_run
      where ns = %(ns)b and partition = %(partition)b and closed_at is null
        and run_id > %(after)b
      order by run_id
      limit %(limit)b
+),
+taken (place, run_id, bytes) as (
+    select 0::bigint, null::text, 0::numeric
+    union all
+    select p.place, p.run_id,
+           t.bytes + (select coalesce(sum(octet_length(j.records)), 0)
+                        from eec_workflow_transition j
+                       where j.ns = %(ns)b and j.run_id = p.run_id and j.record_version >= p.journal_from)
+      from taken t
+      join page p on p.place = t.place + 1
+     where t.bytes < %(bytes)b
 )
 select run_id
-  from (select run_id, sum(bytes) over (order by run_id) - bytes as before
-          from page p
-         cross join lateral (
-               select coalesce(sum(octet_length(t.records)), 0) as bytes
-                 from eec_workflow_transition t
-                where t.ns = %(ns)b and t.run_id = p.run_id and t.record_version >= p.journal_from) j) sized
- where before < %(bytes)b
- order by run_id
+  from taken
+ where place > 0
+ order by place
 ;
 
 -- name: list_suspended_runs
