@@ -63,7 +63,7 @@ def test_steps_are_handed_over_in_process_and_by_kafka_when_no_slot_is_free(rig:
         rig.start(*chains, workflow="chain", input=3)
         rig.until_status("completed", *chains)
         in_process = by(serve, "syncmatch")
-        assert in_process >= 20, "chains find a free slot now and then"
+        assert in_process >= 4, "the first ones find all four slots free"
         rig.start("wide", workflow="fan", input=100)
         rig.until_status("completed", "wide")
         assert by(serve, "kafka") >= 50, "four slots cannot take a hundred steps at once"

@@ -27,7 +27,8 @@ def outcomes(rig: Rig, *run_ids: str) -> list[dict[str, Any]]:
     for message in rig.read(rig.topics.run_lifecycle):
         headers = {name: value.decode() for name, value in message.headers() or []}
         about = published.get((message.key() or b"").decode(), [])
-        about.append((headers["ce_type"], headers["ce_id"].rpartition("/")[2]))
+        if headers["ce_type"] != "ductor.start.answered":  # which says again what has been said
+            about.append((headers["ce_type"], headers["ce_id"].rpartition("/")[2]))
     found = []
     for run_id in run_ids:
         row, attempts = rig.run(run_id), [each for each in rig.attempts(run_id) if each["phase"] != "late"]

@@ -38,6 +38,7 @@ def test_what_a_queue_has_before_a_task(rig: Rig) -> None:
     rig.coordinator()
     ids = [f"c{number}" for number in range(4)]
     rig.start(*ids, workflow="chain", input=1)
+    rig.until_status("running", *ids)
     waits(rig, "c0", "no consumer on queue default (4 task(s) wait), start one")
     worker = rig.worker(slow)
     first = until(lambda: worker.tasks, what="the first task taken")[0]["run_id"]
@@ -48,6 +49,7 @@ def test_what_a_queue_has_before_a_task(rig: Rig) -> None:
     worker.close()
     rig.worker(silent)
     rig.start("quiet", workflow="chain", input=1)
+    rig.until_status("running", "quiet")
     waits(rig, "quiet", "taken by one of 1 consumer(s) on queue default, nothing heard of it yet")
 
 
@@ -58,6 +60,9 @@ def test_a_timer_a_signal_a_pause_a_version_and_no_coordinator(rig: Rig) -> None
     rig.start("paused", workflow="words", input=1)
     rig.send(rig.topics.run_events, "paused", {"type": "run.pause", "command_id": "p"})
     rig.start("later", workflow="words", input=1, version="9")
+    rig.until_status("running", "timer", "word")
+    rig.until_status("paused", "paused")
+    rig.until_status("suspended", "later")
     waits(rig, "timer", "timer until 20")
     waits(rig, "word", "signal word is missing")
     waits(rig, "paused", "paused; 0 event(s) held until it is resumed")
