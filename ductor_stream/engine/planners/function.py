@@ -72,7 +72,8 @@ class FunctionLive:
         self._patches: dict[str, bool] = {}
         self.nodes_created = 0
         self.size_bytes = 0
-        """Of what the code has heard and said: the same in replay, other than bytes of records."""
+        """Of what the code has heard and said: the same in replay, other than bytes of records. Signals that wait are
+        not heard yet: they move along, and an execution must not seem long because of them."""
         self._buffered: dict[str, deque[SignalArrived]] = {}
         self._waiting: dict[str, list[tuple[str, asyncio.Future[SignalArrived]]]] = {}
 
@@ -160,7 +161,6 @@ class FunctionLive:
             case TimerDue(node_id):
                 self.loop.fire(self._timers.pop(node_id))
             case SignalArrived():
-                self.size_bytes += len(fact.payload)
                 self._signal(fact)
             case StepFailed(node_id, failure, attempts):
                 if step := self._steps.pop(node_id, None):
@@ -310,6 +310,7 @@ class FunctionLive:
         """
         while True:
             taken, node_id = await self._next_signal(name)
+            self.size_bytes += len(taken.payload)
             passed_over = SignalPassedOver(taken.signal_id, node_id)
             try:
                 found = values.decode(taken.payload, type, f"payload of {name}")

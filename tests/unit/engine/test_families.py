@@ -242,6 +242,29 @@ def test_a_run_is_told_when_it_should_continue(items: int, result_bytes: int) ->
     assert driver.result == (5_000 if result_bytes == 2 else 9)
 
 
+def test_signals_that_wait_do_not_make_an_execution_long() -> None:
+    """They move along: a run that continued because of them would take none of them, ever."""
+
+    async def tells(run: Any, heard: Any) -> Any:
+        await run.step(STEPS["a"], heard)
+        while not run.should_continue():
+            await run.wait_signal(signal("ticket"))
+            heard += 1
+            if heard == 90:
+                return run.info.execution
+        run.continue_as_new(heard)
+
+    driver = Driver(workflow(tells, takes_input=True, input_type=int))
+    driver.start(input=b"0")
+    payload = b'"%s"' % (b"x" * 100_000)
+    driver.apply(*(Stamped(1_001, SignalReceived(f"s{n}", "ticket", payload)) for n in range(90)))
+    driver.finish("1")
+    assert driver.header.execution == 2
+    driver.pass_time()
+    driver.finish("1")
+    assert driver.result == 2
+
+
 def test_what_is_open_when_a_run_continues_is_stopped() -> None:
     async def leaves(run: Any) -> Any:
         task = asyncio.create_task(run.step(STEPS["a"], 1))
