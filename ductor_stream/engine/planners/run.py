@@ -33,6 +33,9 @@ CONTINUE_FROM = 10_000
 CONTINUE_FROM_BYTES = 8_000_000
 """Bytes of inputs, results and payloads likewise: reading them takes some 100 ms."""
 
+_BYTES_COUNT = "should_continue: bytes"
+"""The change in the history of an execution that was told yes because of its bytes."""
+
 
 class RunInfo(NamedTuple):
     """Which run this is. ``started_at`` is when the execution began, milliseconds since 1970 UTC."""
@@ -195,7 +198,10 @@ class Run:
 
         That is from 10,000 decisions on, or 8 MB of inputs, results and payloads.
         """
-        return self._live.nodes_created >= CONTINUE_FROM or self._live.size_bytes >= CONTINUE_FROM_BYTES
+        if self._live.nodes_created >= CONTINUE_FROM:
+            return True
+        # Recorded, since runs that began before bytes counted were told no here, and went on from that.
+        return self._live.size_bytes >= CONTINUE_FROM_BYTES and self._live.patched(_BYTES_COUNT)
 
     def continue_as_new(self, input: Any = None, *, version: str = "") -> NoReturn:
         """End this execution and begin the next one of the same run id with that input and an empty history.

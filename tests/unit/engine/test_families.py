@@ -20,8 +20,9 @@ from ductor_stream.engine.events import (
     RunStarted,
     SignalReceived,
 )
+from ductor_stream.engine.fork import lineage
 from ductor_stream.engine.state import Record, state_bytes
-from ductor_stream.engine.tick import Stamped, due_events, rebuild, wake_at
+from ductor_stream.engine.tick import Stamped, due_events, rebuild, replay, wake_at
 from ductor_stream.errors import ChildError, StepError
 from unit.engine.driver import Driver
 from unit.engine.programs import STEPS, Declared, signal, workflow
@@ -240,6 +241,34 @@ def test_a_run_is_told_when_it_should_continue(items: int, result_bytes: int) ->
     driver.lose()
     driver.apply(*events[len(half) :])
     assert driver.result == (5_000 if result_bytes == 2 else 9)
+
+
+def test_an_execution_that_went_on_before_bytes_counted_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An earlier release told it no; what it did then is no other code's decision. The next execution counts bytes."""
+
+    async def listens(run: Any) -> Any:
+        heard = 0
+        while not run.should_continue() and heard < 12:
+            await run.wait_signal(signal("ticket"))
+            heard += 1
+        if run.info.execution == 2:
+            return heard
+        run.continue_as_new()
+
+    driver = Driver(workflow(listens))
+    driver.start()
+    payload = b'"%s"' % (b"x" * 900_000)
+    events = [Stamped(1_001, SignalReceived(f"s{n}", "ticket", payload)) for n in range(22)]
+    with monkeypatch.context() as earlier:
+        earlier.setattr("ductor_stream.engine.planners.run.CONTINUE_FROM_BYTES", 1 << 62)
+        driver.apply(*events[:10])
+    driver.lose()
+    driver.apply(*events[10:])
+    assert (driver.status, driver.header.execution) == ("running", 2)
+    driver.pass_time()
+    assert driver.result == 9
+    kept = [lineage(driver.records, execution) for execution in (1, 2)]
+    assert [replay(driver.definitions["wf", "1"], "r", records) for records in kept] == [None, None]
 
 
 def test_signals_that_wait_do_not_make_an_execution_long() -> None:
