@@ -7,12 +7,15 @@ execution that it comes from, then its own. Their ``seq`` goes on without a gap.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import NamedTuple
 
 import msgspec
 
 from ductor_stream.engine.draft import Draft
 from ductor_stream.engine.events import (
+    AnyEvent,
     CarriedSignal,
     CommandReceived,
     Condemned,
@@ -39,52 +42,62 @@ from ductor_stream.engine.state import (
 from ductor_stream.errors import InvariantViolation
 
 
-def lineage(records: Sequence[Record], execution: int) -> list[Record]:
+class Link(NamedTuple):
+    """One execution: ``records`` are its lineage, as stored. Signals that stayed in place are to be found ``before`` them.
+
+    Without ``whole``, what it leans on, or its own beginning, is not there.
+    """
+
+    execution: int
+    before: list[Record]
+    records: list[Record]
+    whole: bool
+
+
+def links(records: Iterable[Record]) -> Iterator[Link]:
+    """The executions of a run one after another; what one link holds is good until the next is asked for."""
+    before: list[Record] = []
+    found: list[Record] = []
+    whole = False
+    for execution, group in groupby(records, lambda record: record.execution):
+        own = list(group)
+        event = own[0].event
+        if isinstance(event, Forked):
+            while found and found[-1].seq > event.upto:
+                found.pop()
+            found += own
+        elif _leans(event):
+            before += found
+            found = own
+        else:
+            before, found, whole = [], own, own[0].seq == 1
+        yield Link(execution, before, found, whole)
+
+
+def _leans(event: AnyEvent) -> bool:
+    """Whether the signals of an execution that begins like this stand in the records before it."""
+    return isinstance(event, ContinuedInPlace) and not event.signals
+
+
+def lineage(records: Iterable[Record], execution: int) -> list[Record]:
     """The records that the state of an execution is folded from; signals that stayed in place are in its first one.
 
     Raises InvariantViolation where records that it leans on are not there.
     """
-    found = [record for record in records if record.execution == execution]
-    if not found or _leans_on(found) is None:
-        return found
-    by_execution: dict[int, list[Record]] = {}
-    for record in records:
-        by_execution.setdefault(record.execution, []).append(record)
-    for own in reversed(_leant_on(by_execution, execution)):
-        event = own[0].event
-        if isinstance(event, Forked):
-            found = [record for record in found if record.seq <= event.upto] + own
-        elif isinstance(event, ContinuedInPlace) and not event.signals:
-            whole = msgspec.structs.replace(event, signals=_untaken(found))
-            found = [msgspec.structs.replace(own[0], event=whole), *own[1:]]
-        else:
-            found = own
-    return found
-
-
-def _leans_on(own: Sequence[Record]) -> int | None:
-    """The execution without whose records these say nothing, or None."""
-    event = own[0].event
-    if isinstance(event, Forked):
-        return event.from_execution
-    return own[0].execution - 1 if isinstance(event, ContinuedInPlace) and not event.signals else None
-
-
-def _leant_on(by_execution: dict[int, list[Record]], execution: int) -> list[list[Record]]:
-    """The records of an execution, of the one that it leans on, of the one that that leans on …"""
-    found: list[list[Record]] = []
-    wanted: int | None = execution
-    while wanted is not None:
-        own = by_execution.get(wanted)
-        if own is None or (own[0].seq != 1 and not isinstance(own[0].event, Forked)):
-            raise InvariantViolation(f"execution {found[-1][0].execution} leans on {wanted}, which is not there")
-        found.append(own)
-        wanted = _leans_on(own)
-    return found
+    link = next((link for link in links(records) if link.execution == execution), None)
+    if link is None:
+        return []
+    first, *more = link.records
+    if not link.whole and (first.execution != execution or isinstance(first.event, Forked) or _leans(first.event)):
+        raise InvariantViolation(f"execution {execution} leans on an earlier one, which is not there")
+    if isinstance(first.event, ContinuedInPlace) and _leans(first.event):
+        whole = msgspec.structs.replace(first.event, signals=_untaken(link.before))
+        return [msgspec.structs.replace(first, event=whole), *more]
+    return link.records
 
 
 def _untaken(records: Sequence[Record]) -> list[CarriedSignal]:
-    """The signals that an execution has not taken, in the order of their arrival."""
+    """The signals that nobody has taken by the end of these executions, in the order of their arrival."""
     waiting: dict[str, CarriedSignal] = {}
     for record in records:
         event = record.event

@@ -9,7 +9,7 @@ from ductor_stream.engine.decide import decide, park
 from ductor_stream.engine.definition import WorkflowDefinition
 from ductor_stream.engine.draft import Draft
 from ductor_stream.engine.events import CommandReceived, Continued, Forked, RunStarted, SignalReceived
-from ductor_stream.engine.fork import forked, lineage
+from ductor_stream.engine.fork import forked, links
 from ductor_stream.engine.planners import Live, start_live
 from ductor_stream.engine.reduce import reduce
 from ductor_stream.engine.reduce.start import begin, first, next_execution
@@ -56,14 +56,11 @@ def refusals(run_id: str, records: Sequence[Record]) -> dict[tuple[int, int], st
     """
     found: dict[tuple[int, int], str] = {}
     # Everything else that an execution hears comes from the engine itself, which refuses nothing to itself.
-    asked = (r.execution for r in records if isinstance(r.event, RunStarted | CommandReceived | SignalReceived))
-    for execution in dict.fromkeys(asked):
-        try:
-            own = lineage(records, execution)
-        except InvariantViolation:
-            continue  # what it leans on was folded into the run's summary
-        if own[0].seq == 1:  # else its own beginning was
-            fold(run_id, own, None, found)
+    asked = {r.execution for r in records if isinstance(r.event, RunStarted | CommandReceived | SignalReceived)}
+    for link in links(records):
+        # Not whole: what it leans on, or its own beginning, was folded into the run's summary. Signals that wait refuse nothing.
+        if link.whole and link.execution in asked:
+            fold(run_id, link.records, None, found)
     return found
 
 

@@ -13,6 +13,7 @@ from ductor_stream.engine.events import CommandReceived, Failure
 from ductor_stream.engine.fork import lineage
 from ductor_stream.engine.state import state_bytes
 from ductor_stream.engine.tick import Stamped, rebuild
+from ductor_stream.errors import InvariantViolation
 from unit.engine.driver import Driver, abandoning
 from unit.engine.programs import STEPS, workflow
 
@@ -62,6 +63,14 @@ def failed() -> Owner:
     assert owner.state is not None
     assert owner.state.header.status == "failed"
     return owner
+
+
+def test_what_keeps_folded_history_is_told_and_not_guessed() -> None:
+    owner = failed()
+    owner.command("retry")
+    for folded in (owner.records[1:], [record for record in owner.records if record.execution == 2]):
+        with pytest.raises(InvariantViolation, match="which is not there"):
+            lineage(folded, 2)
 
 
 def test_a_failed_run_goes_on_from_its_failed_node() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ductor_stream.engine.events import ContinuedInPlace, Failure, RunStarted, SignalReceived
+from ductor_stream.engine.events import CarriedSignal, ContinuedInPlace, Failure, RunStarted, SignalReceived
 from ductor_stream.engine.fork import lineage
 from ductor_stream.engine.rebuild import refusals
 from ductor_stream.engine.state import Record, decode_records, state_bytes
@@ -141,6 +141,27 @@ def test_more_signals_pauses_and_retries_on_the_way(seed: int) -> None:
     stored = driver.history()
     for execution in range(1, driver.header.execution + 1):
         assert replay(TAKING, "r", lineage(stored, execution)) is None
+
+
+def test_a_load_walks_once_over_what_it_leans_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each signal is looked at once, not once for each execution that it waited through."""
+    count = 200
+    stored = backlog(count, padding=1_500).history()
+    in_place = [r.execution for r in stored if isinstance(r.event, ContinuedInPlace)]
+    expected = lineage(stored, in_place[-1])
+    made: list[str] = []
+
+    def counted(*fields: Any) -> CarriedSignal:
+        made.append(fields[0])
+        return CarriedSignal(*fields)
+
+    monkeypatch.setattr("ductor_stream.engine.fork.CarriedSignal", counted)
+    assert lineage(iter(stored), in_place[-1]) == expected
+    assert len(in_place) > 30
+    assert len(made) <= count
+    made.clear()
+    assert refusals("r", stored) == {}
+    assert made == []
 
 
 def failing_in_place() -> Stored:
