@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
+from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
@@ -59,7 +60,7 @@ def links(records: Iterable[Record]) -> Iterator[Link]:
     before: list[Record] = []
     found: list[Record] = []
     whole = False
-    for execution, group in groupby(records, lambda record: record.execution):
+    for execution, group in groupby(records, attrgetter("execution")):
         own = list(group)
         event = own[0].event
         if isinstance(event, Forked):
