@@ -29,6 +29,7 @@ def decide(draft: Draft, decisions: Sequence[AnyDecision]) -> None:
     header, nodes = draft.header, draft.state.nodes
     now = header.now
     for decision in decisions:
+        draft.say(decision)
         match decision:
             case NodeCreated(node_id, kind, name, input, options, due_at, child):
                 if kind == "step":

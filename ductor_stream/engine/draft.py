@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any, get_args
+
+import msgspec
+
 from ductor_stream.engine.actions import (
     Action,
     CommandChild,
@@ -12,8 +16,17 @@ from ductor_stream.engine.actions import (
     StopAttempt,
     TellParent,
 )
-from ductor_stream.engine.events import CarriedSignal, ChildFinished, Continued, ContinuedInPlace, Failure, Parent
-from ductor_stream.engine.state import ContinuedAsNew, Header, Node, RunState
+from ductor_stream.engine.events import (
+    AnyEvent,
+    AttemptFinished,
+    CarriedSignal,
+    ChildFinished,
+    Continued,
+    ContinuedInPlace,
+    Failure,
+    Parent,
+)
+from ductor_stream.engine.state import AnyDecision, ContinuedAsNew, Header, Node, RunState
 from ductor_stream.engine.transitions import Trigger, moved
 from ductor_stream.errors import InvariantViolation
 
@@ -28,10 +41,18 @@ _CLOSING: dict[Trigger, LifecycleType] = {
 _SIGNAL_BYTES = 64
 """What a signal takes beside its payload: its id, its name, lengths."""
 
-_BYTES_PER_RECORD = 1_024
-"""Signals that nobody has taken are written again when that costs no more than so much for each record since they were
-last written: then all that is written is linear in what comes, and what a load reads of earlier executions is bounded by the signals
-that wait (32 MB at most: 31,250 records)."""
+_RECORD_BYTES = 1_024
+"""What a record costs beside its values.
+
+Signals that nobody has taken are written again when that costs no more than all records since they were last written:
+then all that is written is linear in what comes, and what a load reads of earlier executions is bounded, in bytes and in records,
+by the signals that wait (32 MB at most)."""
+
+_VALUES: dict[Any, list[str]] = {
+    kind: [each.name for each in msgspec.structs.fields(kind) if each.type in (bytes, bytes | None)]
+    for kind in (*get_args(AnyEvent), *get_args(AnyDecision))
+}
+"""Which fields of an event or decision hold values of any size. Signals that a first record holds again do not count."""
 
 
 class Draft:
@@ -55,6 +76,17 @@ class Draft:
     def header(self) -> Header:
         """The header of the cloned state."""
         return self.state.header
+
+    def hear(self, event: AnyEvent) -> None:
+        """Count what the record of this event takes; what is decided on it comes on top (``say``)."""
+        self.state.size += _RECORD_BYTES + _value_bytes(event)
+        failure = event.failure if isinstance(event, AttemptFinished | ChildFinished) else None
+        if failure is not None:
+            self.state.size += len(failure.message) + len(failure.details or b"") + len(failure.stack or "")
+
+    def say(self, decision: AnyDecision) -> None:
+        """Count what this decision takes in its record."""
+        self.state.size += _value_bytes(decision)
 
     def put(self, node: Node) -> None:
         """Add or replace an open node."""
@@ -172,13 +204,21 @@ class Draft:
             header.parent,
             header.cancel_requested and not asked.cancel_heard,
         )
-        span = self.state.span + header.seq
-        size = sum(_SIGNAL_BYTES + len(s.payload) for s in signals)
-        return Continued(*said) if size <= span * _BYTES_PER_RECORD else ContinuedInPlace(*said, span)
+        span = self.state.span + self.state.size
+        waiting = sum(_SIGNAL_BYTES + len(s.payload) for s in signals)
+        return Continued(*said) if waiting <= span else ContinuedInPlace(*said, span)
 
     def all_actions(self) -> list[Action]:
         """What is to be done after the commit; dispatches last, in the order in which nodes were created."""
         return [*self.actions, *self.dispatches.values()]
+
+
+def _value_bytes(said: AnyEvent | AnyDecision) -> int:
+    found = 0
+    for name in _VALUES[type(said)]:
+        if (value := getattr(said, name)) is not None:
+            found += len(value)
+    return found
 
 
 def deadline(node: Node, *, running: bool = True) -> int | None:

@@ -79,8 +79,8 @@ class Continued(Event, frozen=True, tag="continued"):
 class ContinuedInPlace(Continued, frozen=True, tag="continued_in_place"):
     """As ``Continued``, but the signals are not stored with it again: they stand in the records before it.
 
-    In memory they are in ``signals`` all the same. ``span`` counts the records of earlier executions that are needed for
-    them: from the last one on that began with a copy of its signals, or without any.
+    In memory they are in ``signals`` all the same. ``span`` says about how many bytes the records of earlier executions take
+    that are needed for them: from the last one on that began with a copy of its signals (which does not count), or without any.
     """
 
     span: int = 0

@@ -101,6 +101,7 @@ def fold(
             facts = reduce(draft, record.event, record.now) or []
         draft.header.seq = record.seq
         draft.header.now = record.now
+        draft.hear(record.event)
         draft.continued = None
         if replay is not None and facts:
             replay.hear(facts, record)

@@ -294,7 +294,8 @@ class Header(msgspec.Struct, array_like=True):
 class RunState(msgspec.Struct):
     """Everything that a tick knows of a run. Only ``tick`` changes one, and only a clone of its own.
 
-    ``span`` counts the records of earlier executions that this one leans on (see ``ContinuedInPlace``).
+    ``span`` says about how many bytes the earlier executions take that this one leans on (see ``ContinuedInPlace``), ``size``
+    those of its own records.
     """
 
     header: Header
@@ -302,12 +303,12 @@ class RunState(msgspec.Struct):
     signals: list[SignalArrived] = []
     held: list[Held] = []
     span: int = 0
+    size: int = 0
 
     def clone(self) -> RunState:
         """A copy that can be changed without the original being touched (nodes and facts are frozen)."""
-        return RunState(
-            msgspec.structs.replace(self.header), dict(self.nodes), list(self.signals), list(self.held), self.span
-        )
+        header, nodes = msgspec.structs.replace(self.header), dict(self.nodes)
+        return RunState(header, nodes, list(self.signals), list(self.held), self.span, self.size)
 
     @property
     def closed(self) -> bool:

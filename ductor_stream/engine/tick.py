@@ -127,6 +127,7 @@ class _Pass:
         header = self.draft.header
         header.seq += 1
         header.now = now
+        self.draft.hear(event)
         decisions, parked = self._plan(facts) if facts else (None, None)
         self.records.append(Record(header.execution, header.seq, now, event, decisions, parked))
         if self.draft.state.closed:
@@ -160,6 +161,7 @@ class _Pass:
         execution = draft.header.execution + 1
         draft.state = next_execution(draft.header, event, execution, now)
         draft.header.seq = 1
+        draft.hear(event)
         self.records.append(Record(execution, 1, now, event))
 
     def _plan(self, facts: list[Held]) -> tuple[list[AnyDecision] | None, Parked | None]:

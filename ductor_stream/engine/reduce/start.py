@@ -39,7 +39,7 @@ def again(draft: Draft, event: RunStarted, now: int) -> list[Held] | None:
     old = draft.header
     draft.state.header = _header(old.run_id, event, old.execution + 1, lifecycle_seq=old.lifecycle_seq)
     draft.state.signals.clear()
-    draft.state.span = 0
+    draft.state.span = draft.state.size = 0
     return begin(draft, event, now)
 
 

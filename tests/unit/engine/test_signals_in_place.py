@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ductor_stream.engine.events import CarriedSignal, ContinuedInPlace, Failure, RunStarted, SignalReceived
+from ductor_stream.engine.events import CarriedSignal, Continued, ContinuedInPlace, Failure, RunStarted, SignalReceived
 from ductor_stream.engine.fork import lineage
 from ductor_stream.engine.rebuild import refusals
 from ductor_stream.engine.state import Record, decode_records, state_bytes
@@ -59,11 +59,19 @@ class Stored(Driver):
         built = rebuild("r", own)
         built.header.lifecycle_seq = self.header.lifecycle_seq
         assert state_bytes(built) == state_bytes(self.state)
-        assert built.span == self.state.span
+        assert (built.span, built.size) == (self.state.span, self.state.size)
         return done
 
     def written(self) -> int:
         return sum(len(entry) for entry in self.entries)
+
+    def kept(self) -> int:
+        """Bytes from the last execution on that holds its signals: what a load reads."""
+        total = 0
+        for entry in self.entries:
+            begun = [each.event for each in decode_records(entry) if type(each.event) is Continued]
+            total = len(entry) if begun else total + len(entry)
+        return total
 
     def in_place(self) -> int:
         return sum(isinstance(record.event, ContinuedInPlace) for record in self.history())
@@ -107,6 +115,31 @@ def test_what_is_written_is_linear_in_the_signals() -> None:
     assert many.written() < 15 * few.written()
     taken = sum(len(each.event.payload) for each in many.applied if isinstance(each.event, SignalReceived))
     assert many.written() < 4 * taken
+
+
+async def working(run: Any, heard: Any) -> Any:
+    """One large step for each signal, and on."""
+    run.set_view("x" * heard)
+    await run.wait_signal(TICKET)
+    await run.step(STEPS["a"], "x" * heard)
+    run.continue_as_new(heard)
+
+
+@pytest.mark.parametrize(("asked", "answered"), [(1, 20_000), (10_000, 1)], ids=["results", "inputs"])
+def test_what_is_kept_is_about_the_backlog_however_large_the_records(asked: int, answered: int) -> None:
+    """Few large records between two copies count as much as many small ones: the bound of a history is in bytes."""
+    driver = Stored(workflow(working, takes_input=True, input_type=int))
+    driver.start(input=b"%d" % asked)
+    driver.apply(*tickets(range(1, 41), 0, padding=1_000))
+    waiting, most = driver.written(), 0
+    for number in range(41, 101):
+        driver.finish(next(node.node_id for node in driver.state.nodes.values()), "x" * answered)
+        driver.apply(*tickets(range(number, number + 1), 0, padding=1_000))
+        most = max(most, driver.kept())
+        driver.pass_time()
+    assert driver.in_place() > 10
+    assert most < 3 * waiting
+    assert driver.written() < 3 * 60 * (3 * asked + answered + 1_000)
 
 
 def test_few_signals_are_copied_as_before() -> None:
