@@ -25,7 +25,7 @@ _LONGEST_MS = 15_000
 
 
 class _Wait(msgspec.Struct):
-    """``own`` are inputs that no row carries: the owner's."""
+    """``own`` are inputs that no row carries: the owner's. ``woken`` says that all that waits was handed out."""
 
     partition: int
     ms: int
@@ -52,12 +52,14 @@ class LockedRuns:
             _log.warning("another session keeps the row of a run locked", run_id=run_id, again_in_ms=ms)
 
     def among(self, entries: Sequence[Entry]) -> frozenset[str]:
-        """Those runs of a new batch that must not be in it. Raises StoreUnavailable."""
+        """Those runs of a new batch that must not be in it. Raises StoreUnavailable.
+
+        A wait whose time has passed since ``come_due`` looked is not over: what waits is not in this batch, and comes first.
+        """
         if not self._waits:
             return frozenset()
-        now = self._clock.now()
         known = {entry.run_id for entry in entries} & self._waits.keys()
-        due = {run_id for run_id in known if self._waits[run_id].until <= now}
+        due = {run_id for run_id in known if self._waits[run_id].woken}
         locked = due - self._store.unlocked(sorted(due)) if due else set()
         for run_id in due - locked:
             del self._waits[run_id]

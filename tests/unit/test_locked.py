@@ -48,12 +48,14 @@ def test_a_row_is_looked_at_ever_more_rarely_and_let_go_when_it_is_free() -> Non
         assert runs.among([A, B]) == {"a"}, "not asked before its time"
         waits.append(until - waits[-1] if waits else until)
         ports.time = until
+        assert runs.come_due() == ({1}, [])
         assert runs.among([A, B]) == {"a"}
     assert len(ports.asked) == 8
     latest = runs.until("a")
     assert latest is not None
     assert latest - ports.time == 15_000
     ports.time, ports.locked = latest, set()
+    runs.come_due()
     assert runs.among([A, B]) == frozenset()
     assert runs.until("a") is None
 
@@ -66,6 +68,19 @@ def test_what_no_row_carries_is_kept_once_and_given_back_once() -> None:
     ports.time = 500
     assert runs.come_due() == ({1}, [A])
     assert runs.come_due() == (set(), [])
+
+
+def test_a_wait_that_passes_during_a_poll_ends_when_what_waits_is_handed_out() -> None:
+    """Else what has just come would be applied before it, and the owner's own inputs would be gone."""
+    runs, ports = made()
+    runs.found([A], {"a"})
+    runs.keep([A])
+    ports.time, ports.locked = 499, set()
+    assert runs.come_due() == (set(), [])
+    ports.time = 501
+    assert runs.among([A]) == {"a"}
+    assert runs.come_due() == ({1}, [A])
+    assert runs.among([A]) == frozenset()
 
 
 def test_a_partition_that_goes_takes_its_runs_along() -> None:
