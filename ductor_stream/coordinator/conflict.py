@@ -68,7 +68,7 @@ class Conflict:
         self._letters: list[tuple[Entry, DataError]] = []
         self._losers: set[str] = set()
         self._locked = set(rules.locked.among(work.entries))
-        self._tries = 0
+        self._attempts = self._tries = 0
         self._poisoned: set[str] = set()
         self._livelocked: set[str] = set()
         self._counted: set[str] = set()
@@ -98,6 +98,7 @@ class Conflict:
             self._locked |= conflict.run_ids
             self._rules.locked.found(self._entries, conflict.run_ids)
             return
+        self._tries += 1
         self._losers |= conflict.run_ids
         _log.warning(str(conflict), run_ids=sorted(conflict.run_ids)[:5], tries=self._tries)
         if self._tries <= config.conflict_tries:
@@ -117,9 +118,10 @@ class Conflict:
             self._entries.append(Entry(error.run_id, mine[0].partition, event))
 
     def _count(self) -> None:
-        self._tries += 1
-        if self._tries > self._bound:
-            raise InvariantViolation(f"a batch was tried {self._tries} times: {sorted(self._losers)[:3]}")
+        """Of all attempts, why ever they failed; ``_tries`` are those that lost a version check."""
+        self._attempts += 1
+        if self._attempts > self._bound:
+            raise InvariantViolation(f"a batch was tried {self._attempts} times: {sorted(self._losers)[:3]}")
 
     def _without_losers(self, work: Work) -> list[Entry]:
         """Winners go on; losers' inputs go through the inbox, in the same transaction, with the count carried along."""
@@ -138,21 +140,24 @@ class Conflict:
                 entries.append(Entry(entry.run_id, entry.partition, Condemned("conflict_livelock", message)))
                 entries.append(entry)
             elif entry.durable:
-                self._requeue(work, entry, None)
+                self._requeue(work, entry, None, entry.tries + 1)
             else:
                 self._later(entry)
         return entries
 
-    def _requeue(self, work: Work, entry: Entry, not_before: int | None) -> None:
+    def _requeue(self, work: Work, entry: Entry, not_before: int | None, tries: int) -> None:
         # Never the name of the row that it comes from, which this very commit deletes: it would not be written.
         about = f"conflict/{self._rules.clock.now()}/{entry.run_id}/{entry.tries}/{next(self._rules.rows)}"
-        work.inbox.append(requeued(entry, about, not_before, entry.tries + 1))
+        work.inbox.append(requeued(entry, about, not_before, tries))
 
     def _wait(self, work: Work, entry: Entry) -> None:
-        """Until the row may be free: all that comes for the run meanwhile waits for the same moment, in its order."""
+        """Until the row may be free: all that comes for the run meanwhile waits for the same moment, in its order.
+
+        No version check was lost by it, and none is counted.
+        """
         until = self._rules.locked.until(entry.run_id)
         if entry.durable:
-            self._requeue(work, entry, until)
+            self._requeue(work, entry, until, entry.tries)
         elif entry.due_at is not None and until is not None:
             self._timers.set(entry.partition, entry.run_id, until)
         else:

@@ -61,3 +61,17 @@ def test_two_batches_within_one_millisecond_leave_rows_that_differ() -> None:
         work, _ = conflict.attempt()
         sources |= {row.source for row in work.inbox}
     assert len(sources) == 2
+
+
+def test_waits_for_a_locked_row_are_no_lost_version_checks() -> None:
+    """Else a run whose row was locked for fifteen seconds is failed for the first check that it really loses."""
+    rules = Conflicts(CONFIG, None, StillClock(), None, Metrics(), lambda: 0.0)  # type: ignore[arg-type]
+    event = Proceed(1)
+    entries = [Entry(id, 3, event, inbox_body=encode_event(id, event), tries=1) for id in ("child", "other")]
+    conflict = rules.begin(Work(entries=entries), Timers(None, 0))  # type: ignore[arg-type]
+    for _ in range(CONFIG.conflict_tries + 1):
+        conflict.lost(RecordVersionConflict(frozenset({"child"}), locked=True))
+    conflict.lost(RecordVersionConflict(frozenset({"other"})))
+    work, kept = conflict.attempt()
+    assert [(row.not_before is not None, row.tries) for row in work.inbox] == [(True, 1)]
+    assert kept == entries[1:], "its first lost check: it is tried in place"
