@@ -100,6 +100,8 @@ class GroupMember:
         self._fatal = ""
         self._given_up: list[Consumer] = []
         """Clients that did not close in time: what they call back with is of no interest any more."""
+        self._asked: Consumer | None = None
+        """Who was asked to confirm us and has not come back yet: one call at a time is enough of them."""
         self._join()
         atexit.register(self._abandon)
 
@@ -182,17 +184,30 @@ class GroupMember:
 
         The one request that says so and can be made at any time; a client whose threads sleep makes none in time.
         """
-        held = sorted(self._membership.held)
-        if not held or self._rejoin_at is not None:
+        client, held = self._client, self._membership.held
+        if not held or self._rejoin_at is not None or self._asked is client:
             return False
-        (topic, partition), client = held[0], self._client
-        place = TopicPartition(self._topics.inbound(topic), partition, max(0, self.positions.position(held[0])))
+        self._asked = client
+        # One that was sought, if any was: where it stands is where lag tools are told that it stands.
+        place = max(sorted(held), key=self.positions.position)
+        at = TopicPartition(self._topics.inbound(place[0]), place[1], self.positions.position(place))
         try:
-            told = within(CONFIRM_SECONDS, lambda: client.commit(offsets=[place], asynchronous=False))
+            told = within(CONFIRM_SECONDS, lambda: self._ask(client, at))
         except (KafkaException, GivenUp) as error:
             logger.warning("the group does not confirm us: %s", error)
             return False
         return all(each.error is None for each in told or ())
+
+    def _ask(self, client: Consumer, at: TopicPartition) -> list[TopicPartition] | None:
+        """Commit this offset, or what is committed there already (0 where nothing is) when the place was not sought yet."""
+        try:
+            if at.offset < 0:
+                [found] = client.committed([at], CONFIRM_SECONDS)
+                at.offset = max(0, found.offset)
+            return client.commit(offsets=[at], asynchronous=False)
+        finally:
+            if self._asked is client:
+                self._asked = None
 
     # -- offsets for lag tools -----------------------------------------------------------------
 
