@@ -131,7 +131,7 @@ class Ownership:
         if (doubtful := due & self._fenced) and not self._log.still_member():
             _log.warning("taken by others, and the group does not say that they are ours", partitions=sorted(doubtful))
             for partition in doubtful:
-                self._not_taken(partition, now)
+                self._not_taken(partition)
             due -= doubtful
         for partition in sorted(due):
             try:
@@ -141,21 +141,22 @@ class Ownership:
                 _log.warning("partition not taken", partition=partition, error=str(error))
                 if isinstance(error, OwnershipLost):
                     self._fenced.add(partition)
-                self._not_taken(partition, now)
+                self._not_taken(partition)
                 if isinstance(error, StoreUnavailable):
                     self.reconnect()
                 return
             except Exception:
-                self._not_taken(partition, now)
+                self._not_taken(partition)
                 raise
 
-    def _not_taken(self, partition: int, now: float) -> None:
+    def _not_taken(self, partition: int) -> None:
         """Half taken is not taken: forget what was begun, and try again after a while."""
         if self.owned.pop(partition, None) is not None:
             self._owner.gone(frozenset({partition}))
         failures = self._failures.get(partition, 0)
         self._failures[partition] = failures + 1
-        self._wanted[partition] = now + _delay(failures)
+        # From now on, not from when the turn began: whoever did not answer may have kept us for longer than the delay.
+        self._wanted[partition] = self._clock.monotonic() + _delay(failures)
 
     def settled(self, partitions: Iterable[int]) -> None:
         """A commit of these partitions has landed: fences are no longer expected."""
@@ -219,4 +220,4 @@ def _owned(found: Taken, ids: dict[str, str], inbound: tuple[str, ...]) -> tuple
 
 
 def _delay(failures: int) -> float:
-    return float(min(RETRY_MAXIMUM_S, RETRY_FIRST_S * 2**failures))
+    return float(min(RETRY_MAXIMUM_S, RETRY_FIRST_S * 2 ** min(failures, 5)))  # no float holds 2**1024

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ductor_stream.coordinator.ownership import Owned, Ownership
+from ductor_stream.coordinator.ownership import RETRY_MAXIMUM_S, Owned, Ownership
 from ductor_stream.ports import INBOUND, Taken
 from ductor_stream.telemetry.metrics import Metrics
 
@@ -17,8 +17,12 @@ class Ports:
         self.member = True
         self.takes: list[int] = []
         self.at = 0.0
+        self.asks = 0
+        self.answers_after = 0.0
 
     def still_member(self) -> bool:
+        self.asks += 1
+        self.at += self.answers_after
         return self.member
 
     def take(self, partition: int, token: str) -> Taken:
@@ -72,6 +76,30 @@ def test_an_expelled_owner_that_was_fenced_takes_nothing_before_the_group_confir
     ports.member = True
     assert later(ports, ownership) == [0, 1]
     assert set(ownership.owned) == {0, 1}
+
+
+def test_a_group_that_does_not_answer_is_asked_again_after_the_pause_and_not_during_it() -> None:
+    ports = Ports()
+    ownership = owner_of(ports, 0)
+    ports.member, ports.answers_after = False, 2.0
+    ownership.retake([0], fenced=True)
+    assert later(ports, ownership) == []
+    ownership.settle()
+    assert ports.asks == 1, "the wait for the answer was no pause"
+    assert later(ports, ownership) == []
+    assert ports.asks == 2
+
+
+def test_hours_of_failing_takes_only_keep_the_pause_at_its_longest() -> None:
+    ports = Ports()
+    ownership = owner_of(ports, 0)
+    ports.member = False
+    ownership.retake([0], fenced=True)
+    for _ in range(1_100):
+        assert later(ports, ownership) == []
+    due = ownership.next_due()
+    assert due is not None
+    assert due - ports.at == RETRY_MAXIMUM_S
 
 
 def test_a_rollback_is_no_doubt_about_membership() -> None:
