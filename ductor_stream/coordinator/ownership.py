@@ -67,7 +67,9 @@ class Ownership:
         self._wanted: dict[int, float] = {}
         self._failures: dict[int, int] = {}
         self._fenced: set[int] = set()
-        """Wanted partitions that somebody else has taken: not ours before the group has said that they are."""
+        """Wanted partitions that somebody else has taken, or may have: not ours before the group has said that they are."""
+        self._tokens: dict[int, set[str]] = {}
+        """Of partitions that were ours since they were assigned: the token of the last take, and of those that failed since."""
         self.owned: dict[int, Owned] = {}
         self.store_down = False
 
@@ -97,6 +99,7 @@ class Ownership:
             self._wanted.pop(partition, None)
             self._failures.pop(partition, None)
             self._fenced.discard(partition)
+            self._tokens.pop(partition, None)
             self.owned.pop(partition, None)
         self._owner.gone(partitions)
         self._metrics.partitions_owned.set(len(self.owned))
@@ -134,6 +137,8 @@ class Ownership:
                 self._not_taken(partition)
             due -= doubtful
         for partition in sorted(due):
+            if partition in self._fenced - doubtful:
+                continue  # a take of this turn has found that others were there: the group is asked first
             try:
                 self._take(partition)
                 self.store_down = False
@@ -182,7 +187,11 @@ class Ownership:
 
     def _take(self, partition: int) -> None:
         ids = self._log.topic_ids()
-        found = self._store.take(partition, self._new_token())
+        token, ours = self._new_token(), self._tokens.get(partition)
+        if ours is not None:
+            ours.add(token)
+        found = self._store.take(partition, token)
+        self._tokens[partition] = {token}
         self._clock.observe(found.now)
         owned, recreated = _owned(found, ids, self._inbound)
         self.owned[partition] = owned
@@ -193,6 +202,9 @@ class Ownership:
         self._log.resume([partition])  # a retake has paused it
         del self._wanted[partition]
         self._fenced.discard(partition)
+        if ours is not None and found.last_token not in ours:
+            # Nobody has told us, as when Postgres was away while we slept: whoever had this one may have the rest.
+            self._fenced.update(self._wanted)
         self._metrics.partitions_owned.set(len(self.owned))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -19,6 +20,7 @@ class Ports:
         self.at = 0.0
         self.asks = 0
         self.answers_after = 0.0
+        self.tokens: dict[int, str] = {}
 
     def still_member(self) -> bool:
         self.asks += 1
@@ -27,7 +29,8 @@ class Ports:
 
     def take(self, partition: int, token: str) -> Taken:
         self.takes.append(partition)
-        return Taken(partition, token, len(self.takes), (0, 0, 0), {}, [], 0, [], True, "", None, 0, 0)
+        last, self.tokens[partition] = self.tokens.get(partition, ""), token
+        return Taken(partition, token, len(self.takes), (0, 0, 0), {}, [], 0, [], True, last, None, 0, 0)
 
     def topic_ids(self) -> dict[str, str]:
         return {}
@@ -51,7 +54,8 @@ class Nobody:
 
 def owner_of(ports: Any, *partitions: int) -> Ownership:
     """An owner that has taken these."""
-    ownership = Ownership((ports, ports, ports), INBOUND, Metrics(), Nobody(), lambda: "token")
+    numbers = itertools.count()
+    ownership = Ownership((ports, ports, ports), INBOUND, Metrics(), Nobody(), lambda: f"token {next(numbers)}")
     ownership.assigned(frozenset(partitions))
     ownership.settle()
     ports.takes.clear()
@@ -110,6 +114,18 @@ def test_a_rollback_is_no_doubt_about_membership() -> None:
     ownership.retake([0])
     ownership.retake([1], slowly=True)
     assert later(ports, ownership) == [0, 1]
+
+
+def test_an_owner_that_finds_another_where_it_was_asks_the_group_before_it_takes_the_rest() -> None:
+    """It slept, and woke with a dead connection: the store was away, it was told, and not that it is fenced."""
+    ports = Ports()
+    ownership = owner_of(ports, 0, 1, 2)
+    ports.member, ports.tokens = False, dict.fromkeys(range(3), "another's")
+    ownership.retake([0, 1, 2])
+    assert later(ports, ownership) == [0]
+    assert later(ports, ownership) == []
+    ports.member = True
+    assert later(ports, ownership) == [1, 2]
 
 
 def test_what_was_lost_meanwhile_is_forgotten() -> None:
