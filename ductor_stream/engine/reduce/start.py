@@ -23,7 +23,10 @@ def begin(draft: Draft, event: RunStarted, now: int) -> list[Held]:
 
 
 def again(draft: Draft, event: RunStarted, now: int) -> list[Held] | None:
-    """A start for a run that exists follows ``on_conflict``; without one it is the same start again, which changes nothing."""
+    """A start for a run that exists follows ``on_conflict``. Where nothing begins, whoever may wait for it is answered.
+
+    ``use_existing`` changes nothing: of an open run the end is told when it comes, of a closed one it is told now.
+    """
     if event.parent is not None:
         _answer(draft, event.parent)
         return None
