@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,8 +14,8 @@ from ductor_stream.dev.postgres import EmbeddedPostgres
 from ductor_stream.errors import DevStackError
 
 _LOCK = "lock"
-_NEEDED_BYTES = 32 << 20
-"""A start that has failed with less than that free has failed for it, whatever the server says."""
+_SAY_FULL = ("No space left on device", "Check free disk space")
+"""What servers write where no byte is left: the C library's words, and Postgres's where a write was cut short."""
 
 
 class DevStack:
@@ -48,9 +49,10 @@ class DevStack:
         except FolderInUse:
             raise
         except (DevStackError, OSError) as error:
-            free = shutil.disk_usage(self.data_dir).free if self.data_dir.exists() else _NEEDED_BYTES
-            if free < _NEEDED_BYTES:
-                told = f"the disk of {self.data_dir} is full ({free >> 20} MB are free, a first start takes some 60)"
+            if _is_of_a_full_disk(error):
+                there = next(each for each in (self.data_dir, *self.data_dir.parents) if each.exists())
+                free = shutil.disk_usage(there).free >> 20
+                told = f"the disk of {self.data_dir} is full ({free} MB are free, a first start takes some 60)"
                 raise DevStackError(f"{told}: make room, or name a folder on another disk by --data-dir") from error
             raise
 
@@ -93,6 +95,16 @@ class DevStack:
 def running_pid(data_dir: Path) -> int | None:
     """The pid of the process whose ``DevStack`` runs on ``data_dir``, or None if there is none."""
     return holder_pid(data_dir.absolute() / _LOCK)
+
+
+def _is_of_a_full_disk(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            return True
+        if any(words in str(error) for words in _SAY_FULL):
+            return True
+        error = error.__cause__
+    return False
 
 
 def _at_once(works: list[Callable[[], None]]) -> None:

@@ -23,6 +23,7 @@ NETWORK = re.compile(r"(?i).*(proxy|_ca_bundle|_cert(_file|_dir)?|^pip_.*|^ducto
 """What says how the outside is reached from this machine is the machine's, not the user's."""
 
 INSTALL_WITHIN_S = 540
+END_WITHIN_S = 60
 
 PARCELS = """
 from pathlib import Path
@@ -55,21 +56,24 @@ class Newcomer:
         self.home, self.temporary, self.projects = folder / "home", folder / "tmp", folder / "my projects"
         for made in (self.home, self.temporary, self.projects):
             made.mkdir()
-        cache = subprocess.run(
-            [sys.executable, "-m", "pip", "cache", "dir"], capture_output=True, text=True, check=True
-        )
-        self.environment = {name: value for name, value in os.environ.items() if name in KEPT or NETWORK.match(name)} | {
-            "HOME": str(self.home), "TMPDIR": str(self.temporary), "PIP_CACHE_DIR": cache.stdout.strip(),
-        }  # fmt: skip
+        self.environment = {name: value for name, value in os.environ.items() if name in KEPT or NETWORK.match(name)}
+        self.environment |= {"HOME": str(self.home), "TMPDIR": str(self.temporary)} | _of_this_machine()
 
     def types(self, *command: str, folder: Path, code: int = 0, within_s: int = 120) -> str:
         """What a command says; it must end so."""
-        done = subprocess.run(
+        process = subprocess.Popen(
             command, cwd=folder, env=self.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, timeout=within_s, check=False,
+            stderr=subprocess.STDOUT, text=True, start_new_session=True,
         )  # fmt: skip
-        assert done.returncode == code, f"{command} ended with {done.returncode}: {done.stdout}"
-        return done.stdout
+        try:
+            said, _ = process.communicate(timeout=within_s)
+        except BaseException:
+            # Not only itself: what `make` has started would go on.
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            raise
+        assert process.returncode == code, f"{command} ended with {process.returncode}: {said}"
+        return said
 
     def starts(self, *command: str, folder: Path) -> subprocess.Popen[bytes]:
         """A command that goes on; what it says goes to ``said.txt`` in the home."""
@@ -104,6 +108,23 @@ class Newcomer:
         return sorted(str(path.relative_to(folder)) for path in found if path != self.home / ".cache")
 
 
+def _of_this_machine() -> dict[str, str]:
+    """pip's cache where it has one, and what this user has told pip and git: how packages and our clone are reached."""
+    command = [sys.executable, "-m", "pip", "cache", "dir"]
+    cache = subprocess.run(command, capture_output=True, text=True, check=False)  # it fails where pip keeps none
+    found = {"PIP_CACHE_DIR": cache.stdout.strip()} if cache.returncode == 0 else {}
+    config = Path(os.environ.get("XDG_CONFIG_HOME", Path.home() / ".config"))
+    files = {
+        "PIP_CONFIG_FILE": (config / "pip/pip.conf", Path.home() / ".pip/pip.conf"),
+        "GIT_CONFIG_GLOBAL": (Path.home() / ".gitconfig", config / "git/config"),
+    }
+    for name, paths in files.items():
+        there = [str(path) for path in paths if path.is_file()]
+        if given := os.environ.get(name) or next(iter(there), ""):
+            found[name] = given
+    return found
+
+
 @pytest.fixture
 def newcomer(tmp_path: Path) -> Newcomer:
     return Newcomer(tmp_path)
@@ -127,7 +148,10 @@ def test_the_first_hour(newcomer: Newcomer) -> None:
     finally:
         processes = [dev.pid, *descendants(dev.pid)]
         dev.send_signal(signal.SIGINT)
-        dev.wait(60)
+        try:
+            dev.wait(END_WITHIN_S)
+        finally:
+            dev.kill()
     assert alive(processes) == []
     # -- gone again
     newcomer.types(command, "dev", "reset", "--yes", "--cache", folder=parcels)

@@ -202,7 +202,7 @@ def pgbouncer(database: str, mode: str, folder: Path) -> Iterator[str]:
             until(lambda: not port_is_free(port), within_ms=20_000, what="the pooler's port")
             yield urlunsplit(url._replace(netloc=f"{url.username}@127.0.0.1:{port}"))
         finally:
-            process.terminate()
+            process.kill()
 
 
 @pytest.mark.parametrize(

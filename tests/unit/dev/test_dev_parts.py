@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support import until
@@ -18,6 +20,7 @@ from ductor_stream.dev.lock import FolderLock, holder_pid
 from ductor_stream.dev.ports import pick_port, port_is_free, remembered_ports
 from ductor_stream.dev.process import command_line, end_orphan, log_tail
 from ductor_stream.dev.properties import broker_properties, render
+from ductor_stream.dev.stack import DevStack
 from ductor_stream.errors import DevStackError
 
 SLEEPER = [sys.executable, "-c", "import sys; sys.stdin.read()", "marked-as-ours"]
@@ -52,6 +55,32 @@ def test_a_folder_that_cannot_be_made_is_refused_in_one_line(tmp_path: Path) -> 
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(DevStackError, match="cannot be written"):
         FolderLock(tmp_path / "file" / "data" / "lock").acquire()
+
+
+def _caused(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "full"),
+    [
+        (_caused(DevStackError("it cannot use its folder"), OSError(errno.ENOSPC, "")), True),
+        (DevStackError("Kafka ended: java.io.IOException: No space left on device"), True),
+        (DevStackError("initdb failed: wrote only 4096 of 8192 bytes at block 7\nHINT:  Check free disk space."), True),
+        (DevStackError("port 5432 is taken"), False),
+        (PermissionError(errno.EACCES, "Permission denied"), False),
+    ],
+)
+def test_only_a_start_that_failed_for_it_names_a_full_disk(tmp_path: Path, error: Exception, full: bool) -> None:
+    def start() -> None:
+        raise error
+
+    stack = DevStack(tmp_path, kafka=False, postgres=False)
+    stack.postgres = SimpleNamespace(start=start, stop=lambda: None)  # type: ignore[assignment]
+    with pytest.raises(type(error)) as found:
+        stack.start()
+    assert (f"the disk of {tmp_path} is full" in str(found.value)) == full
 
 
 def test_ports_are_remembered_replaced_and_refused(tmp_path: Path) -> None:
