@@ -1,6 +1,7 @@
-"""What must hold when all is over, one check per rule, with the rule's number in its name. None knows any fault.
+"""What must hold when all is over, one check per rule, with the rule's number in its name.
 
-They decide from a ``History`` alone: what clients sent and heard, what workers executed, and Postgres. Executions of an
+They decide from a ``History`` alone: what clients sent and heard, what workers executed, and Postgres. Of faults they know
+which offsets one has deleted unread (R5, R5b), and which processes ended though no fault had ended them (R11). Executions of an
 attempt beyond its first are no fault (R7): they are counted (``redriven``).
 """
 

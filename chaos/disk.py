@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,15 +14,18 @@ _BALLAST = "ballast"
 
 
 class Disk:
-    """The file system of ``folder``. ``small`` says whether it is one of its own, so that it can be filled."""
+    """The file system of ``folder``: with ``size_mb`` one of its own, which can be filled. Raises OSError."""
 
     def __init__(self, folder: Path, size_mb: int) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        self.small = _mounted(folder, size_mb)
+        if size_mb and not _mounted(folder, size_mb):
+            raise OSError(f"no tmpfs can be mounted on {folder}")
+        self.small = size_mb > 0
 
     def fill(self) -> None:
         """Leave no byte."""
+        assert self.small, "this file system is everybody's"
         with suppress(OSError), (self.folder / _BALLAST).open("wb", buffering=0) as file:
             size = 0
             step = _PIECE
@@ -41,6 +45,14 @@ class Disk:
         if self.small:
             subprocess.run(["umount", "-l", str(self.folder)], check=False, capture_output=True)
             self.small = False
+
+
+def mountable() -> bool:
+    """Whether this process may have one."""
+    with tempfile.TemporaryDirectory() as folder, suppress(OSError):
+        Disk(Path(folder), 1).close()
+        return True
+    return False
 
 
 def _mounted(folder: Path, size_mb: int) -> bool:

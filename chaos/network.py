@@ -188,6 +188,11 @@ class Network:
             await asyncio.sleep(_LOOK_S)
 
 
+def callers_are_known() -> bool:
+    """Whether this kernel tells whose a connection is."""
+    return Path("/proc/net/tcp").exists()
+
+
 def _address(writer: asyncio.StreamWriter) -> str:
     host, port = writer.get_extra_info("peername")[:2]
     return f"{_hex(host)}:{port:04X}"

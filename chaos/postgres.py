@@ -80,11 +80,6 @@ class Pair:
         hosts = ",".join(f"127.0.0.1:{node.members_port}" for node in self.nodes)
         return f"postgresql://postgres:{self.nodes[0].password}@{hosts}/{DATABASE}"
 
-    @property
-    def small_disks(self) -> bool:
-        """Whether their disks can be filled."""
-        return all(node.disk.small for node in self.nodes)
-
     def start(self) -> None:
         """Start the primary, make the database, and attach the standby."""
         self.primary.server.start()

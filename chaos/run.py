@@ -10,8 +10,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from ductor_stream.cli.demo_checks import Check
 CLOSED_WITHIN_S = 180.0
 """After the faults. Take-overs and time-outs last seconds, the work that has piled up longer on a busy machine."""
 _LOOK_S = 1.0
-_DISK_MB_PER_MINUTE = 40
+_DISK_MB, _DISK_MB_PER_MINUTE = 1_024, 40
 """Room for what is kept of the runs, on disks that are small on purpose (in memory, taken as it fills)."""
 _AT_WORK = """
 select 'open runs', count(*) from eec_workflow_run join eec_namespace using (ns) where name = %(name)s and closed_at is null
@@ -83,10 +83,13 @@ class Outcome:
 
 def reign(shape: Shape, seconds: float, names: Sequence[str], seed: int, folder: Path, say: Any) -> Outcome:
     """The whole play. Raises what keeps the world from opening."""
-    with opened(shape, seed, folder, say) as world:
-        missing = unavailable(world)
-        chosen = [name for name in names if name not in missing]
-        storm = Storm(world, drawn(seed, chosen, int(seconds / GAP_S[0]) + 1))
+    missing = {name: why for name, why in unavailable().items() if name in names}
+    if set(names) == set(missing):
+        raise ValueError("; ".join(f"{name} cannot be had here: {why}" for name, why in missing.items()))
+    # Drawn from all that are asked for, so that a seed is the same one on a machine that lacks some.
+    faults = drawn(seed, names, (int(seconds / GAP_S[0]) + 1) * len(names))
+    with opened(_equipped(shape, seconds, set(names) - set(missing)), seed, folder, say) as world:
+        storm = Storm(world, [planned for planned in faults if planned.name not in missing])
         ending = threading.Event()
         sampler = threading.Thread(target=_sample, args=(world, ending), daemon=True)
         sampler.start()
@@ -100,6 +103,20 @@ def reign(shape: Shape, seconds: float, names: Sequence[str], seed: int, folder:
         world.recorder.note("end")
         history = gathered(world.records, world.postgres.primary.url(), world.topics.namespace)
     return Outcome(seed, took, storm.played, history, judged(history), redriven(history), problems, missing)
+
+
+def _equipped(shape: Shape, seconds: float, faults: Collection[str]) -> Shape:
+    """With what these faults lay hands on, and no more: it makes all else quicker, or slower."""
+    disk_mb = _DISK_MB + int(seconds / 60 * _DISK_MB_PER_MINUTE) if "disk-full" in faults else 0
+    return replace(shape, disk_mb=disk_mb, clocks="clock" in faults)
+
+
+def repeating(shape: Shape, seconds: float, names: Sequence[str], seed: int) -> str:
+    """The command that plays the same faults and runs again."""
+    command = f"python -m chaos --seed {seed} --minutes {seconds / 60:g} --rate {shape.rate:g}"
+    command += f" --coordinators {shape.coordinators} --serves {shape.serves} --workers {shape.workers}"
+    command += f" --protocol {shape.protocol}"
+    return command if list(names) == list(FAULTS) else f"{command} --faults {','.join(names)}"
 
 
 def calm(world: World) -> list[str]:
@@ -148,29 +165,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"[{time.monotonic() - began:6.1f} s] {text}", file=sys.stderr, flush=True)
 
     seed = options.seed if options.seed is not None else secrets.randbelow(1 << 32)
-    shape = _shape(options)
-    say(f"seed {seed}")
-    folder = options.report
+    shape = Shape(options.coordinators, options.serves, options.workers, rate=options.rate, protocol=options.protocol)
+    seconds, names, folder = options.minutes * 60, options.faults, options.report
+    say(again := repeating(shape, seconds, names, seed))
     folder.mkdir(parents=True, exist_ok=True)
-    outcome = reign(shape, options.minutes * 60, _chosen(options.faults), seed, folder, say)
+    try:
+        outcome = reign(shape, seconds, names, seed, folder, say)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it says nothing of what is attacked
+        say(f"no chaos: {type(error).__name__}: {error}; what was written is in {folder}")
+        return 2
     write_report(folder, outcome.values(), series_of(outcome.history))
-    _print(outcome, options.json, folder)
+    _print(outcome, options.json, folder, again)
     return 0 if outcome.good else 2 if outcome.problems else 1
 
 
-def _shape(options: argparse.Namespace) -> Shape:
-    disk_mb = Shape.disk_mb + int(options.minutes * _DISK_MB_PER_MINUTE)
-    return Shape(
-        options.coordinators,
-        options.serves,
-        options.workers,
-        rate=options.rate,
-        disk_mb=disk_mb,
-        protocol=options.protocol,
-    )
-
-
-def _print(outcome: Outcome, as_json: bool, folder: Path) -> None:
+def _print(outcome: Outcome, as_json: bool, folder: Path, again: str) -> None:
     values = outcome.values()
     if as_json:
         print(json.dumps(values, indent=2))
@@ -184,20 +193,22 @@ def _print(outcome: Outcome, as_json: bool, folder: Path) -> None:
         print(f"{'holds ' if check.holds else 'BROKEN'} {check.claim}")
         print("".join(f"         {fault}\n" for fault in check.faults[:5]), end="")
     print("".join(f"PROBLEM {problem}\n" for problem in outcome.problems), end="")
-    print(f"{folder / 'report.html'}\nthe same faults again: python -m chaos --seed {outcome.seed}")
+    print(f"{folder / 'report.html'}\nthe same faults again: {again}")
 
 
 def _chosen(text: str) -> list[str]:
     names = [name for name in text.split(",") if name]
     if unknown := [name for name in names if name not in FAULTS]:
-        raise SystemExit(f"no fault is called {unknown[0]}; there are {', '.join(FAULTS)}")
+        raise argparse.ArgumentTypeError(f"no fault is called {unknown[0]}; there are {', '.join(FAULTS)}")
     return names or list(FAULTS)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
     parser.add_argument("--minutes", type=float, default=5.0, help="how long faults reign (default: %(default)s)")
-    parser.add_argument("--faults", default="", help="only these, with commas between them (--list tells all)")
+    parser.add_argument(
+        "--faults", type=_chosen, default="", help="only these, with commas between them (--list tells all)"
+    )
     parser.add_argument("--seed", type=int, help="which faults and which runs; none makes one up")
     parser.add_argument(
         "--report", type=Path, default=Path(".chaos"), help="folder of the report (default: %(default)s)"

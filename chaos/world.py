@@ -34,7 +34,7 @@ REPLICAS = 3
 
 @dataclass(frozen=True)
 class Shape:
-    """How large the world is. ``disk_mb`` is what each Postgres has, where it can be given a disk of its own."""
+    """How large the world is. ``disk_mb`` is what each Postgres has on a disk of its own, in memory (0: it has none)."""
 
     coordinators: int = 2
     serves: int = 1
@@ -43,7 +43,9 @@ class Shape:
     partitions: int = 6
     rate: float = 6.0
     """Runs started per second."""
-    disk_mb: int = 1_024
+    disk_mb: int = 0
+    clocks: bool = False
+    """Whether clocks can be set (LD_PRELOAD of libfaketime)."""
     protocol: str = "auto"
     """Of the groups: ``classic``, ``consumer``, or ``auto``."""
 
@@ -167,7 +169,7 @@ def _environment(shape: Shape, folder: Path, brokers: Brokers, postgres: Pair) -
 
 def _places(fleet: Fleet, shape: Shape, data: Path) -> dict[str, Path]:
     """The first coordinator and the first worker are static members of their groups, the others are not."""
-    library, clocks = faketime(), {}
+    library, clocks = faketime() if shape.clocks else None, {}
     for role, count in (("coordinator", shape.coordinators), ("serve", shape.serves), ("worker", shape.workers)):
         for number in range(1, count + 1):
             clock: dict[str, Any] = {}

@@ -11,7 +11,9 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+from chaos.disk import mountable
 from chaos.faults import brokers, databases, members, networks, storms, topics
+from chaos.network import callers_are_known
 from chaos.world import World, faketime
 
 Begin = Callable[[World, random.Random], AbstractContextManager[str]]
@@ -68,10 +70,12 @@ _ALL = (
 FAULTS: Mapping[str, Fault] = {fault.name: fault for fault in _ALL}
 
 
-def unavailable(world: World) -> dict[str, str]:
+def unavailable() -> dict[str, str]:
     """Faults that cannot be had on this machine, each with the reason."""
     found = {}
-    if not world.postgres.small_disks:
+    if not callers_are_known():
+        found |= dict.fromkeys(("network", "isolate"), "who calls is told by /proc/net/tcp, which Linux has")
+    if not mountable():
         found["disk-full"] = "each Postgres needs a tmpfs of its own, for which this process must be root on Linux"
     if faketime() is None:
         found["clock"] = "libfaketime is not installed: pip install -r chaos/requirements.txt"
