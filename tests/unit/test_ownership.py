@@ -6,8 +6,10 @@ import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from msgspec import structs
+
 from ductor_stream.coordinator.ownership import RETRY_MAXIMUM_S, Owned, Ownership
-from ductor_stream.ports import INBOUND, Taken
+from ductor_stream.ports import INBOUND, UNREAD, Taken
 from ductor_stream.telemetry.metrics import Metrics
 
 
@@ -21,6 +23,9 @@ class Ports:
         self.asks = 0
         self.answers_after = 0.0
         self.tokens: dict[int, str] = {}
+        self.found = Taken(0, "token", 1, (0, 0, 0), {}, [], 0, [], True, "", None, 0, 0)
+        self.ids: dict[str, str] = {}
+        self.read_from: dict[str, int] = {}
 
     def still_member(self) -> bool:
         self.asks += 1
@@ -30,12 +35,14 @@ class Ports:
     def take(self, partition: int, token: str) -> Taken:
         self.takes.append(partition)
         last, self.tokens[partition] = self.tokens.get(partition, ""), token
-        return Taken(partition, token, len(self.takes), (0, 0, 0), {}, [], 0, [], True, last, None, 0, 0)
+        return structs.replace(self.found, partition=partition, token=token, epoch=len(self.takes), last_token=last)
 
     def topic_ids(self) -> dict[str, str]:
-        return {}
+        return self.ids
 
-    def seek(self, partition: int, offsets: Mapping[str, int]) -> None: ...
+    def seek(self, partition: int, offsets: Mapping[str, int]) -> None:
+        self.read_from = dict(offsets)
+
     def pause(self, partitions: Iterable[int]) -> None: ...
     def resume(self, partitions: Iterable[int]) -> None: ...
     def observe(self, now: int) -> None: ...
@@ -134,3 +141,14 @@ def test_what_was_lost_meanwhile_is_forgotten() -> None:
     ownership.retake([0, 1], fenced=True)
     ownership.lost(frozenset({0}))
     assert later(ports, ownership) == [1]
+
+
+def test_a_topic_made_anew_is_read_from_its_beginning() -> None:
+    """Found by chaos: from its first offset, and not as one never read, so that its own loss is told too."""
+    ports = Ports()
+    changed, same, new = INBOUND
+    ports.found = structs.replace(ports.found, offsets=(7, 8, UNREAD), topic_ids={changed: "1", same: "2"})
+    ports.ids = {changed: "another", same: "2", new: "3"}
+    ownership = owner_of(ports, 0)
+    assert ports.read_from == {changed: 0, same: 8, new: UNREAD}
+    assert ownership.owned[0].topic_ids == ports.ids
