@@ -24,7 +24,8 @@ $(PACKAGE): pyproject.toml $(DEPENDENCIES)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
 	@touch $@
 
-# Kafka's jars, checked, and the cache that makes its JVM start fast: after this no network is needed.
+# Kafka's jars, checked, and the cache that makes its JVM start fast: after this no network is needed, but by one test,
+# which installs all of this anew from a clone (tests/e2e/test_newcomer.py).
 $(SERVERS): ductor_stream/dev/jars.txt $(PACKAGE)
 	$(BIN)/python -m ductor_stream.dev.fetch
 	@touch $@

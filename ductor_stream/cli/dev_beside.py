@@ -90,7 +90,8 @@ def _end(pid: int, data_dir: Path) -> None:
 def reset(data_dir: Path, cache: bool, yes: bool, as_json: bool) -> None:
     """Delete what the `dev` of this folder keeps: all runs, topics and remembered ports; demos' too.
 
-    Exit code 4 while one of them runs. With --cache nothing is left on this machine but the package itself.
+    Exit code 4 while one of them runs. With --cache nothing of this folder is left, nor of what this installation fetched;
+    end the `dev` of every other folder first, which runs on what was fetched.
     """
     folders = [data_dir, *sorted(lock.parent for lock in data_dir.glob(_DEMOS))]
     for folder in folders:

@@ -43,7 +43,7 @@ class Misfits:
         try:
             histories = json.loads(self._answer.read())["histories"]
         except ValueError:
-            return  # it could not be asked: the app's own log says why
+            return  # it could not be asked: the code fails (the app says why), or Postgres is away
         for each in histories:
             if not each["ok"]:
                 click.echo(f"run {each['run_id']} no longer fits: {each['message']}", err=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,10 @@ from ductor_stream.cli.failures import FAILED, end
 from ductor_stream.cli.loading import load_app
 from ductor_stream.cli.output import answer
 from ductor_stream.cli.reading import whole_history
-from ductor_stream.engine.state import CLOSED
 from ductor_stream.errors import InvalidValue, UsageError
 from ductor_stream.store.reader import RunReader
-from ductor_stream.store.rows import RunRow
+from ductor_stream.store.rows import OpenRun
 
-_PAGE = 200
 _NO_CODE = "no_code"
 """Told of a run whose workflow or version the app does not have."""
 
@@ -48,7 +46,7 @@ def replay(app: str, files: Sequence[Path], newest: int, as_json: bool, **given:
     if newest:
         settings = settings_for(of_app=True, **given)
         with RunReader(settings.need_database(), settings.topics(loaded.namespace).namespace) as reader:
-            found += [_of_run(loaded, reader, row) for row in _open_runs(reader, newest)]
+            found += [_of_run(loaded, reader, run) for run in reader.open_runs(newest)]
     differing = [each for each in found if not each["ok"]]
     answer({"ok": not differing, "histories": found}, as_json, lambda _: _show(found, differing))
     if differing:
@@ -65,25 +63,15 @@ def _show(found: Sequence[dict[str, Any]], differing: Sequence[dict[str, Any]]) 
     click.echo(f"{len(found) - len(differing)} of {len(found)} histories replay")
 
 
-def _open_runs(reader: RunReader, newest: int) -> Iterator[RunRow]:
-    before: RunRow | None = None
-    while newest > 0 and (page := reader.list_runs(limit=_PAGE, before=before)):
-        for row in page:
-            if row.status not in CLOSED and newest > 0:
-                newest -= 1
-                yield row
-        before = page[-1]
-
-
-def _of_run(app: App, reader: RunReader, row: RunRow) -> dict[str, Any]:
+def _of_run(app: App, reader: RunReader, run: OpenRun) -> dict[str, Any]:
     from ductor_stream.testing.replay import export_history
 
-    told = {"file": None, "run_id": row.run_id}
-    if (row.workflow, row.version) not in app.workflows:
-        message = f"the app has no workflow {row.workflow} of version {row.version}"
+    told = {"file": None, "run_id": run.run_id}
+    if (run.workflow, run.version) not in app.workflows:
+        message = f"the app has no workflow {run.workflow} of version {run.version}"
         return {**told, "ok": False, "code": _NO_CODE, "message": message, "stack": None}
-    records = [record for entry in whole_history(reader, row.run_id) for record in entry.records]
-    return told | _verdict(app, export_history(row.run_id, records))
+    records = [record for entry in whole_history(reader, run.run_id) for record in entry.records]
+    return told | _verdict(app, export_history(run.run_id, records))
 
 
 def _of_file(app: App, file: Path) -> dict[str, Any]:

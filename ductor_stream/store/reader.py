@@ -21,6 +21,7 @@ from ductor_stream.store.rows import (
     Declared,
     HistoryEntry,
     Offence,
+    OpenRun,
     OpenVersion,
     RunRow,
 )
@@ -101,6 +102,10 @@ class RunReader:
         }
         wanted = {"status": Text(status), "workflow": Text(workflow), "limit": Int8(limit)}
         return [RunRow(*row) for row in self._rows("list_runs", self._keyed(**wanted, **place))]
+
+    def open_runs(self, limit: int) -> list[OpenRun]:
+        """The newest open runs. Raises StoreUnavailable."""
+        return [OpenRun(*row) for row in self._rows("list_newest_open_runs", self._keyed(limit=Int8(limit)))]
 
     def attempts(self, run_id: str) -> list[AttemptLine]:
         """The attempts of a run in the order of their dispatch. Raises StoreUnavailable."""

@@ -73,6 +73,14 @@ class HistoryEntry(msgspec.Struct, frozen=True):
     records: list[Record]
 
 
+class OpenRun(msgspec.Struct, frozen=True):
+    """An open run, and the code that it needs."""
+
+    run_id: str
+    workflow: str
+    version: str
+
+
 class OpenVersion(msgspec.Struct, frozen=True):
     """How many open runs of a workflow's version are in one status, and since when (ms) the oldest is open."""
 

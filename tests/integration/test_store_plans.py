@@ -85,6 +85,7 @@ READERS: dict[str, dict[str, Any]] = {
         "before_id": Text(None),
         "limit": Int8(10),
     },
+    "list_newest_open_runs": {"limit": Int8(10)},
     "list_attempts": RUN,
     "list_open_attempts_of_run": {**PARTITION, **RUN},
     "list_history": {**RUN, "after": Int8(0), "limit": Int8(10)},

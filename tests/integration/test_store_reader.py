@@ -18,7 +18,7 @@ from ductor_stream.engine.events import RunStarted
 from ductor_stream.engine.state import FORMAT, Header, Record, UnknownFormat, encode_header, encode_records
 from ductor_stream.errors import StoreUnavailable
 from ductor_stream.store.reader import RunReader
-from ductor_stream.store.rows import Offence, OpenVersion
+from ductor_stream.store.rows import Offence, OpenRun, OpenVersion
 
 database = database_fixture()
 rig = rig_fixture()
@@ -104,6 +104,14 @@ def test_runs_are_listed_by_status_and_workflow(reader: RunReader, owner: Owner)
     assert [run.run_id for run in reader.list_runs(workflow="refund")] == ["c", "d"]
     assert [run.run_id for run in reader.list_runs(status="suspended", workflow="refund")] == ["d"]
     assert reader.list_runs(status="failed") == []
+
+
+def test_the_newest_open_runs(reader: RunReader, owner: Owner) -> None:
+    starts = {"a": 1, "b": 3, "c": 3, "d": 2}
+    owner.commit(*(owner.write(run_id, started_at=T0 + start) for run_id, start in starts.items()))
+    owner.commit(owner.write("e", status="completed", started_at=T0 + 4, closed_at=T0 + 9))
+    assert [run.run_id for run in reader.open_runs(3)] == ["b", "c", "d"]
+    assert reader.open_runs(1) == [OpenRun("b", "fulfil", "1")]
 
 
 def test_attempts_from_dispatch_to_result(reader: RunReader, owner: Owner) -> None:

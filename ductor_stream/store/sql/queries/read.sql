@@ -25,6 +25,24 @@ select run_id, workflow, version, status, reason, execution, record_version, par
  limit %(limit)b
 ;
 
+-- name: list_newest_open_runs
+-- purpose: the newest open runs, with the code that they need
+-- index: eec_partition_pkey, eec_workflow_run_open
+-- Partition by partition, so that closed runs are never walked over.
+select r.run_id, r.workflow, r.version
+  from eec_partition p
+  cross join lateral (
+      select run_id, workflow, version, started_at
+        from eec_workflow_run
+       where ns = %(ns)b and partition = p.partition and closed_at is null
+       order by started_at desc, run_id
+       limit %(limit)b
+  ) r
+ where p.ns = %(ns)b
+ order by r.started_at desc, r.run_id
+ limit %(limit)b
+;
+
 -- name: list_attempts
 -- purpose: the attempts of a run, in the order in which they were dispatched
 -- index: eec_workflow_step_attempt_pkey
