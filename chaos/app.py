@@ -61,7 +61,6 @@ def note(step: str, value: int) -> Answer:
         key=attempt.idempotency_key,
         step=step,
         token=token,
-        pid=os.getpid(),
     )
     return Answer(value, token)
 

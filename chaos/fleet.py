@@ -77,8 +77,10 @@ class Fleet:
             self._watch.start()
 
     def start(self, place: Place) -> None:
-        """A process in that place."""
+        """A process in that place, unless all of it is being ended."""
         with self._lock:
+            if self._closing.is_set():
+                return
             port = pick_port()
             place.started += 1
             log = self._folder / f"{place.name}.{place.started}.log"
@@ -109,7 +111,6 @@ class Fleet:
         if member is None:
             return
         began = time.monotonic()
-        self._recorder.note("ending", place=place.name, pid=member.process.pid)
         member.process.end(signal.SIGTERM, END_WITHIN_S)
         took = time.monotonic() - began
         self._recorder.note("ended", place=place.name, status=member.process.exit_status, seconds=took)
@@ -148,11 +149,6 @@ class Fleet:
                 return self._recorder.note("silent", places=waiting)
             time.sleep(_LOOK_S)
         return None
-
-    def total(self, name: str) -> float:
-        """A metric, summed over those that can be asked now."""
-        members = [place.member for place in self.of() if place.member is not None and place.wanted]
-        return sum(value for member in members for _, value in member.samples(name))
 
     def stop(self) -> None:
         """End all of them."""

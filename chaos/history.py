@@ -28,7 +28,6 @@ class RunRow:
     record_version: int
     closed_at: float | None
     result: bytes | None
-    error: bytes | None
     folded: int
 
 
@@ -60,7 +59,6 @@ class AttemptRow:
     generation: int
     phase: str
     attempt: int
-    outcome: str
     at: float
 
 
@@ -76,7 +74,6 @@ class Executed:
     attempt: int
     key: str
     token: str
-    pid: int
 
 
 @dataclass
@@ -112,12 +109,12 @@ class History:
     fallen: list[dict[str, Any]] = field(default_factory=list)
     """Processes that ended by themselves."""
     lines: list[dict[str, Any]] = field(default_factory=list)
-    """Everything else that was recorded, in its order: faults, starts and ends of processes, samples."""
+    """Everything else that was recorded, in its order: faults, starts and ends of processes."""
 
 
 _RUNS = """
 select r.run_id, r.workflow, r.status, r.reason, r.execution, r.record_version,
-       extract(epoch from r.closed_at)::float8 as closed_at, r.result, r.error, coalesce(s.upto, 0) as folded
+       extract(epoch from r.closed_at)::float8 as closed_at, r.result, coalesce(s.upto, 0) as folded
   from eec_workflow_run r join eec_namespace n using (ns)
   left join eec_workflow_summary s on (s.ns, s.run_id) = (r.ns, r.run_id)
  where n.name = %s
@@ -130,7 +127,7 @@ select t.run_id, t.record_version as version, t.epoch, (t.txid::text)::bigint as
  order by t.run_id, t.record_version
 """
 _ATTEMPTS = """
-select a.run_id, a.execution, a.node_id, a.generation, a.phase, a.attempt, a.outcome, extract(epoch from a.at)::float8 as at
+select a.run_id, a.execution, a.node_id, a.generation, a.phase, a.attempt, extract(epoch from a.at)::float8 as at
   from eec_workflow_step_attempt a join eec_namespace n using (ns)
  where n.name = %s
 """

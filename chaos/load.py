@@ -34,6 +34,8 @@ class Lost:
     upto: int
     read_upto: int
     """What Postgres says was read: ``start``, or of a topic before this one, if nobody had noticed yet that it is another."""
+    known_topic: str
+    """The id of the topic of which it says so."""
 
     def holds(self, incarnation: int, partition: int, offset: int) -> bool:
         """Whether a record that stood there is one of them."""
@@ -101,22 +103,20 @@ class Load:
         with self._lock:
             self._incarnation += 1
             self._producers = self._opened()
-        self._recorder.note("renewed", incarnation=self._incarnation)
 
     @property
     def incarnation(self) -> int:
         """How often the topic was made."""
         return self._incarnation
 
-    def lost(self, ranges: Sequence[Lost]) -> int:
-        """These were deleted unread: note it, and send what stood there again; returns how many those were."""
+    def lost(self, ranges: Sequence[Lost]) -> None:
+        """These were deleted unread: note it, and send what stood there again."""
         for each in ranges:
             self._recorder.note("lost", **asdict(each))
         with self._lock:
             gone = [letter for letter, *place in self._placed.values() if any(r.holds(*place) for r in ranges)]
             for letter in gone:
                 self._later(letter, _AGAIN_S)
-        return len(gone)
 
     # -- in the thread --------------------------------------------------------------------------
 

@@ -65,6 +65,8 @@ class Network:
     """All gates, in one thread. ``callers`` are known by ``register``; others are called ``""``."""
 
     def __init__(self) -> None:
+        self._changing = threading.Lock()
+        """Of what faults change from threads of their own; whoever reads has a whole dictionary, old or new."""
         self._pids: dict[int, str] = {}
         self._weather: dict[tuple[str, str], Weather] = {}
         self._loop = asyncio.new_event_loop()
@@ -76,10 +78,11 @@ class Network:
 
     def register(self, name: str, pid: int) -> None:
         """Connections of this process are of ``name``, those too that it has by now."""
-        self._pids = {**{p: n for p, n in self._pids.items() if n != name}, pid: name}
+        with self._changing:
+            self._pids = {**{p: n for p, n in self._pids.items() if n != name}, pid: name}
         self._loop.call_soon_threadsafe(self._ask)
 
-    def gate(self, name: str, port: int, caller: str = "", listen: int = 0) -> int:
+    def gate(self, name: str, port: int, caller: str = "") -> int:
         """Open a port that leads to ``port`` of 127.0.0.1, where ``name`` listens; returns it.
 
         ``caller`` is who calls, where only one does; else the kernel is asked.
@@ -89,7 +92,7 @@ class Network:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._serve(Link(name, caller, _address(writer), asyncio.Event()), port, reader, writer)
 
-        listener = socket.create_server(("127.0.0.1", listen))
+        listener = socket.create_server(("127.0.0.1", 0))
         server = asyncio.run_coroutine_threadsafe(asyncio.start_server(accept, sock=listener), self._loop).result(10)
         self._servers.append(server)
         return int(listener.getsockname()[1])
@@ -98,13 +101,15 @@ class Network:
     def weather(self, a: str, b: str, weather: Weather) -> Iterator[None]:
         """This weather between the two for as long as the block takes."""
         pair = _pair(a, b)
-        self._weather = {**self._weather, pair: weather}
+        with self._changing:
+            self._weather = {**self._weather, pair: weather}
         if weather.kind == "refused":
             self._loop.call_soon_threadsafe(self._end, pair)
         try:
             yield
         finally:
-            self._weather = {p: w for p, w in self._weather.items() if p != pair}
+            with self._changing:
+                self._weather = {p: w for p, w in self._weather.items() if p != pair}
 
     def close(self) -> None:
         """End all of it."""

@@ -33,9 +33,9 @@ class Recorder:
         self._file.close()
 
 
-def recorded(folder: Path, pattern: str = "*.jsonl") -> Iterator[dict[str, Any]]:
-    """All lines of all files that match; one that a kill has cut off is passed over."""
-    for path in sorted(folder.glob(pattern)):
+def recorded(folder: Path) -> Iterator[dict[str, Any]]:
+    """All lines of all files; one that a kill has cut off is passed over."""
+    for path in sorted(folder.glob("*.jsonl")):
         with path.open("rb") as file:
             for line in file:
                 if line.endswith(b"\n"):

@@ -69,7 +69,7 @@ class Outcome:
             "messages_deleted_unread": sum(each.upto - each.start for each in self.history.lost),
             "steps_executed": len(self.history.executed),
             "redriven_attempts": self.redriven,
-            "processes_that_gave_up_at_their_start": len(self.history.fallen),
+            "processes_that_ended_by_themselves": len(self.history.fallen),
             "run_p50_s": median,
             "run_p99_s": p99,
             "run_longest_s": longest,
@@ -100,7 +100,6 @@ def reign(shape: Shape, seconds: float, names: Sequence[str], seed: int, folder:
         problems = [*storm.errors, *calm(world)]
         ending.set()
         sampler.join(10)
-        world.recorder.note("end")
         history = gathered(world.records, world.postgres.primary.url(), world.topics.namespace)
     return Outcome(seed, took, storm.played, history, judged(history), redriven(history), problems, missing)
 

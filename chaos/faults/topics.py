@@ -112,7 +112,7 @@ def _unread_ranges(world: World, upto: dict[int, int], topic_id: str) -> list[Lo
         offset, id = read.get(partition, (0, ""))
         start = offset if id == topic_id else 0
         if end > start:
-            found.append(Lost(world.load.incarnation, partition, start, end, offset))
+            found.append(Lost(world.load.incarnation, partition, start, end, offset, id))
     return found
 
 

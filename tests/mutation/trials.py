@@ -25,6 +25,9 @@ FOUND = Path("found.json")
 LONGEST_S = 1.0
 """Tests that take longer are left out: a mutant that lives would cost them all."""
 
+_NOT_TRIED = 70
+"""Exit status of a child in which the mutant did not get as far as a test that failed, or all that passed."""
+
 _known: dict[CodeType, tuple[FunctionType, Mapping[str, FunctionType]]] = {}
 
 
@@ -116,16 +119,19 @@ class Trials:
         if killer:
             # What has noticed one mutant of a function will notice others.
             items.insert(0, items.pop(int(killer)))
-        return "survived" if status == 0 else "killed"
+        return {0: "survived", _NOT_TRIED: "could not be tried"}.get(os.waitstatus_to_exitcode(status), "killed")
 
     def _child(self, function: FunctionType, mutant: FunctionType, items: Sequence[pytest.Item], writing: int) -> None:
         """Ends the process: 0 when every test passed. One that takes far more time than it should is ended."""
         limit = int(3 * sum(map(self._seconds.__getitem__, items)) + 5)
         resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
-        exchange(function, mutant)
-        for place, item in enumerate(items):
-            self._run(item)
-            if self._failed:
-                os.write(writing, str(place).encode())
-                os._exit(1)
+        try:
+            exchange(function, mutant)
+            for place, item in enumerate(items):
+                self._run(item)
+                if self._failed:
+                    os.write(writing, str(place).encode())
+                    os._exit(1)
+        except Exception:  # noqa: BLE001 - of this plugin or of pytest: tests catch their own
+            os._exit(_NOT_TRIED)
         os._exit(0)

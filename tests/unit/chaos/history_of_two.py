@@ -61,8 +61,8 @@ def history() -> History:
     step = NodeCreated("1", "step", "pick")
     return History(
         runs={
-            RUN: RunRow(RUN, "mixed", "completed", "", 1, 4, 4.0, b"[0, 0, 1]", None, 0),
-            ENDED: RunRow(ENDED, "endless", "terminated", "", 1, 2, 6.0, None, None, 0),
+            RUN: RunRow(RUN, "mixed", "completed", "", 1, 4, 4.0, b"[0, 0, 1]", 0),
+            ENDED: RunRow(ENDED, "endless", "terminated", "", 1, 2, 6.0, None, 0),
         },
         commits=[
             commit(RUN, 1, started(RUN), decided=[step]),
@@ -73,15 +73,15 @@ def history() -> History:
             commit(ENDED, 2, CommandReceived("terminate", f"{ENDED}/end"), txid=6),
         ],
         attempts=[
-            AttemptRow(RUN, 1, "1", 1, "dispatched", 1, "", 1.0),
-            AttemptRow(RUN, 1, "1", 1, "finished", 1, "completed", 2.0),
+            AttemptRow(RUN, 1, "1", 1, "dispatched", 1, 1.0),
+            AttemptRow(RUN, 1, "1", 1, "finished", 1, 2.0),
         ],
         applied={(each.run, each.id) for each in messages},
         rest={"outbox": 0, "inbox": 0},
         counters={("mixed", "completed"): 1, ("endless", "terminated"): 1},
         wanted={RUN: ("words", PLAN), ENDED: ("terminated", {"steps": 0})},
         sent={each.id: each for each in messages},
-        executed=[Executed(1.5, RUN, 1, "1", 1, 1, f"chaos/{RUN}/1/1", "t1", 7)],
+        executed=[Executed(1.5, RUN, 1, "1", 1, 1, f"chaos/{RUN}/1/1", "t1")],
         lifecycle=[
             heard(RUN, 1, "running"),
             heard(RUN, 2, "completed"),

@@ -15,8 +15,18 @@ from chaos.load import Lost
 Doctor = Callable[[History], object]
 
 
+def lost_unread(partition: int, offset: int) -> dict[str, str]:
+    """The dead letter of a range of a client's topic."""
+    letter = {"key": "", "reason": "lost_unread", "source-topic": "ductor.chaos.run-events"}
+    return {**letter, "source-partition": str(partition), "source-offset": str(offset)}
+
+
 def _epoch_goes_back(found: History) -> None:
     found.commits[2:4] = [commit(RUN, 3, said(0), epoch=3), commit(RUN, 4, said(1), epoch=2)]
+
+
+def _an_older_epoch_that_began_first_and_landed_last(found: History) -> None:
+    found.commits[2:4] = [commit(RUN, 3, said(0), epoch=3, txid=9), commit(RUN, 4, said(1), epoch=2, txid=8)]
 
 
 def _one_transaction_for_two_versions(found: History) -> None:
@@ -32,7 +42,7 @@ def _a_step_nobody_dispatched(found: History) -> None:
 
 
 def _dispatched_after_terminate(found: History) -> None:
-    found.attempts.append(AttemptRow(ENDED, 1, "9", 1, "dispatched", 1, "", 7.0))
+    found.attempts.append(AttemptRow(ENDED, 1, "9", 1, "dispatched", 1, 7.0))
 
 
 def _outbox_left(found: History) -> None:
@@ -68,7 +78,7 @@ def _a_result_of_another_generation(found: History) -> None:
 
 
 def _a_generation_left_out(found: History) -> None:
-    found.attempts.append(AttemptRow(RUN, 1, "1", 3, "dispatched", 2, "", 1.0))
+    found.attempts.append(AttemptRow(RUN, 1, "1", 3, "dispatched", 2, 1.0))
 
 
 def _a_try_counted_wrong(found: History) -> None:
@@ -96,7 +106,12 @@ def _never_taken_by_the_broker(found: History) -> None:
 
 
 def _deleted_and_nobody_says_so(found: History) -> None:
-    found.lost.append(Lost(1, 3, 10, 12, 10))
+    found.lost.append(Lost(1, 3, 10, 12, 10, "A"))
+
+
+def _deleted_twice_and_said_once(found: History) -> None:
+    found.lost += [Lost(1, 3, 0, 2, 0, ""), Lost(2, 3, 0, 4, 0, "B")]
+    found.letters.append(lost_unread(3, 0))
 
 
 def _a_signal_applied_twice(found: History) -> None:
@@ -127,15 +142,24 @@ def _a_process_that_fell(found: History) -> None:
     found.fallen.append({"place": "worker-1", "ending": "killed by signal 11", "told": "Segmentation fault"})
 
 
+def _a_process_that_had_to_be_killed(found: History) -> None:
+    found.lines.append({"what": "ended", "place": "worker-1", "status": -9, "seconds": 60.0})
+
+
+def _a_process_that_does_not_start(found: History) -> None:
+    found.lines.append({"what": "silent", "places": ["worker-1"]})
+
+
 def _words_in_another_order(found: History) -> None:
     found.commits[2:4] = [commit(RUN, 3, said(1)), commit(RUN, 4, said(0))]
 
 
 DOCTORED: list[tuple[str, Doctor]] = [
     ("R1 one owner after the other", _epoch_goes_back),
+    ("R1 one owner after the other", _an_older_epoch_that_began_first_and_landed_last),
     ("R1 one owner after the other", _one_transaction_for_two_versions),
     ("R3 record versions are dense", _a_version_is_missing),
-    ("R4 what was executed had been committed", _a_step_nobody_dispatched),
+    ("R4 nothing is executed that no commit dispatched", _a_step_nobody_dispatched),
     ("R4 nothing is dispatched after the end", _dispatched_after_terminate),
     ("R5 nothing is left to do", _outbox_left),
     ("R6 each result counts once", _two_results),
@@ -153,6 +177,7 @@ DOCTORED: list[tuple[str, Doctor]] = [
     ("R5 nothing acknowledged is lost", _a_start_lost),
     ("R5 everything was acknowledged", _never_taken_by_the_broker),
     ("R5b what was lost unread is audited", _deleted_and_nobody_says_so),
+    ("R5b what was lost unread is audited", _deleted_twice_and_said_once),
     ("R6 each message is applied once", _a_signal_applied_twice),
     ("R6 each message is applied once", _a_start_applied_twice),
     ("R9 clients hear one end", _two_ends),
@@ -160,6 +185,8 @@ DOCTORED: list[tuple[str, Doctor]] = [
     ("R9 clients hear one end", _one_number_on_two_events),
     ("R11 nobody else suffers", _an_honest_message_set_aside),
     ("R11 nobody else suffers", _a_process_that_fell),
+    ("R11 nobody else suffers", _a_process_that_had_to_be_killed),
+    ("R11 nobody else suffers", _a_process_that_does_not_start),
     ("R12 order of a source is kept", _words_in_another_order),
 ]
 
@@ -187,12 +214,18 @@ def test_what_a_fault_deleted_unread_may_be_missing_and_must_be_audited() -> Non
     """Only that: a message that stands beside the range must be applied."""
     found = history()
     found.applied -= {(RUN, f"{RUN}/word-1"), (RUN, f"{RUN}/word-0")}
-    found.lost.append(Lost(1, 0, 2, 3, 2))
-    letter = {"key": "", "reason": "lost_unread", "source-topic": "ductor.chaos.run-events"}
-    found.letters.append({**letter, "source-partition": "0", "source-offset": "2"})
+    found.lost.append(Lost(1, 0, 2, 3, 2, "A"))
+    found.letters.append(lost_unread(0, 2))
     broken = {check.claim: check.faults for check in judged(found) if not check.holds}
     assert list(broken) == ["R5 nothing acknowledged is lost"]
     assert [fault.split()[0] for fault in broken["R5 nothing acknowledged is lost"]] == [f"{RUN}/word-0"]
+
+
+def test_two_losses_of_which_nobody_noticed_the_first_are_audited_by_one_letter() -> None:
+    found = history()
+    found.lost += [Lost(1, 3, 0, 2, 0, "A"), Lost(2, 3, 0, 4, 0, "A")]
+    found.letters.append(lost_unread(3, 0))
+    assert all(check.holds for check in judged(found))
 
 
 def test_executions_of_one_attempt_are_counted_and_no_fault() -> None:
