@@ -22,6 +22,8 @@ KINDS: tuple[Kind, ...] = ("cut", "one way", "refused", "slow")
 _CHUNK = 65_536
 _TOGETHER_S = 0.01
 """For so long connections wait for others that want to be known too."""
+_LAST_ROUNDS_S = 0.05
+"""For so long, after all has ended, what was closed is let go of its sockets."""
 _LOOK_S = 0.02
 """How often bytes that are held back look whether they may go on."""
 
@@ -123,11 +125,15 @@ class Network:
         self._loop.run_forever()
         for server in self._servers:
             server.close()
+        for writer in [writer for link in self._links for writer in link.writers]:
+            # Closed in good order, it would stay open for what its peer may never read.
+            writer.transport.abort()
         # What was being accepted becomes a task of its own in the next round.
         while tasks := asyncio.all_tasks(self._loop):
             for task in tasks:
                 task.cancel()
             self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+            self._loop.run_until_complete(asyncio.sleep(_LAST_ROUNDS_S))
         self._loop.close()
 
     def _ask(self) -> None:
