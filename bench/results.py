@@ -61,14 +61,18 @@ class Results:
         """The median of every key."""
         return {key: self.spread(key).median for key in self.samples}
 
-    def choose_best(self, key: str, candidates: Iterable[str], also: Iterable[str] = ()) -> str:
-        """Make ``key`` the one of ``candidates`` (prefixes of keys) with the highest median; returns its prefix.
+    def choose_best(
+        self, key: str, candidates: Iterable[str], also: Iterable[str] = (), *, by: str = "steps_per_s"
+    ) -> str:
+        """Make ``key`` the best one of ``candidates`` (prefixes of keys); returns its prefix.
 
-        ``also`` are further endings of keys that come along, so that all are figures of the same shape.
+        Best is the highest median of ``by``, the lowest where that ends in ms. ``also`` are further endings of keys that
+        come along, so that all are figures of the same shape.
         """
-        measured = [each for each in candidates if f"{each}_steps_per_s" in self.samples]
-        best = max(measured, key=lambda each: self.spread(f"{each}_steps_per_s").median)
-        for ending in ("steps_per_s", *also):
+        measured = [each for each in candidates if f"{each}_{by}" in self.samples]
+        choose = min if by.endswith("_ms") else max
+        best = choose(measured, key=lambda each: self.spread(f"{each}_{by}").median)
+        for ending in (by, *also):
             if f"{best}_{ending}" in self.samples:
                 self.samples[f"{key}_{ending}"] = list(self.samples[f"{best}_{ending}"])
         return best

@@ -12,13 +12,12 @@ from functools import cached_property
 from pathlib import Path
 
 from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import AdminClient
 
 from chaos.network import Network
 from ductor_stream.dev.broker import new_cluster_id
 from ductor_stream.dev.kafka import EmbeddedKafka
 from ductor_stream.dev.ports import pick_port
-from ductor_stream.kafka.options import client_logger
+from ductor_stream.kafka.options import Admin, client_logger
 
 COUNT = 3
 READY_WITHIN_S = 120.0
@@ -119,9 +118,9 @@ class Brokers:
                 os.kill(pid, what)
 
     @cached_property
-    def admin(self) -> AdminClient:
+    def admin(self) -> Admin:
         """An observer's client."""
-        return AdminClient({"bootstrap.servers": self.direct, "socket.timeout.ms": 10_000}, logger=client_logger)
+        return Admin({"bootstrap.servers": self.direct, "socket.timeout.ms": 10_000}, logger=client_logger)
 
     def watermarks(self, topic: str) -> dict[int, tuple[int, int]]:
         """The first offset of each partition, and the one after its last. Raises KafkaException."""

@@ -11,6 +11,7 @@ from chaos.history import History, Sent
 from ductor_stream.cli.failures import REFUSED, UNREACHABLE
 from ductor_stream.engine.events import CommandReceived, RunStarted, SignalReceived
 from ductor_stream.engine.state import CLOSED, Record
+from ductor_stream.protocol.lifecycle import TYPE_PREFIX, UNNUMBERED
 
 _LOST = "lost_unread"
 _GAVE_UP = {f"exit status {code}" for code in (REFUSED, UNREACHABLE)}
@@ -84,6 +85,8 @@ def r9_clients_hear_one_end(history: History) -> Iterator[str]:
     events: dict[str, dict[int, dict[str, Any]]] = defaultdict(dict)
     ends: dict[tuple[str, int], set[str]] = defaultdict(set)
     for line in history.lifecycle:
+        if str(line.get("type")).removeprefix(TYPE_PREFIX) in UNNUMBERED:
+            continue
         data = line["data"]
         if events[data["run_id"]].setdefault(data["seq"], data) != data:
             yield f"{data['run_id']}: two events have the number {data['seq']}"

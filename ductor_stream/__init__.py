@@ -35,6 +35,7 @@ from ductor_stream.errors import (
     TransientError,
     UsageError,
 )
+from ductor_stream.outcomes import RunDescription
 from ductor_stream.work import HttpRequest, HttpStep, KafkaRecord, KafkaStep, Row, Rule, Secret, Verdict
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ __all__ = [
     "Rule",
     "Run",
     "RunCancelled",
+    "RunDescription",
     "RunExists",
     "RunFailed",
     "RunHandle",

@@ -56,9 +56,9 @@ class WorkflowDecorator(Protocol):
     """What ``@app.workflow(…)`` gives: it keeps the input (None where there is none) and the result."""
 
     @overload
-    def __call__(self, function: Callable[[Run], Coroutine[Any, Any, Out]], /) -> Workflow[None, Out]: ...
-    @overload
     def __call__(self, function: Callable[[Run, In], Coroutine[Any, Any, Out]], /) -> Workflow[In, Out]: ...
+    @overload
+    def __call__(self, function: Callable[[Run], Coroutine[Any, Any, Out]], /) -> Workflow[None, Out]: ...
 
 
 class App(app_work.DeclaresWork):
@@ -154,9 +154,9 @@ class App(app_work.DeclaresWork):
     # -- workflows and signals --------------------------------------------------------------
 
     @overload
-    def workflow(self, function: Callable[[Run], Coroutine[Any, Any, Out]], /) -> Workflow[None, Out]: ...
-    @overload
     def workflow(self, function: Callable[[Run, In], Coroutine[Any, Any, Out]], /) -> Workflow[In, Out]: ...
+    @overload
+    def workflow(self, function: Callable[[Run], Coroutine[Any, Any, Out]], /) -> Workflow[None, Out]: ...
     @overload
     def workflow(
         self,

@@ -19,7 +19,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_type_hints
 
 import msgspec
 
@@ -101,6 +101,28 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             namespace=self.namespace or namespace,
         )
 
+    def embedded(self, *, kafka: bool, postgres: bool) -> Settings:
+        """Without what is for servers elsewhere, where those of a ``dev`` or ``demo`` are used: who one is, and TLS.
+
+        Of Postgres nothing stays: libpq's options may name another host.
+        """
+        options = {key: value for key, value in self.kafka.items() if not key.startswith(_WHO_ONE_IS)}
+        return msgspec.structs.replace(
+            self, kafka=options if kafka else self.kafka, database={} if postgres else self.database
+        )
+
+    def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """An environment in which a process has these settings and no others: that one with ours replaced, and no file."""
+        others = {name: value for name, value in environ.items() if not name.startswith("DUCTOR_") or name in OTHERS}
+        # A setting with two names is said once.
+        variables = {target: variable for variable, target in reversed(VARIABLES.items())}
+        found = others | {"DUCTOR_CONFIG": os.devnull}
+        for (name, key), variable in variables.items():
+            value = getattr(self, name) if key is None else getattr(self, name).get(key)
+            if value is not None and value != "":
+                found[variable] = _text(value)
+        return found
+
     def plain(self) -> dict[str, Any]:
         """All settings as plain values, secrets among them."""
         plain: dict[str, Any] = msgspec.to_builtins(self)
@@ -140,6 +162,7 @@ def load(environ: Mapping[str, str] | None = None, **given: Any) -> Settings:
     return settings
 
 
+_WHO_ONE_IS = ("security.", "sasl.", "ssl.", "enable.ssl.", "enable.sasl.", "oauth_cb")
 _WORDS = ("kafka_protocol", "encoding", "log_level", "log_format")
 
 
@@ -176,6 +199,8 @@ def read_file(environ: Mapping[str, str]) -> dict[str, Any]:
     path = config_file(environ)
     if not environ.get("DUCTOR_CONFIG") and not path.is_file():
         return {}
+    if not path.exists():
+        raise InvalidConfig(f"DUCTOR_CONFIG names {path}: there is no such file")
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -189,7 +214,8 @@ def read_file(environ: Mapping[str, str]) -> dict[str, Any]:
         elif key in _TOP:
             found[key] = value
         else:
-            raise InvalidConfig(f"{path}: unknown key {key!r}{rules.nearest(key, [*_TOP, *_TABLES])}")
+            own = [f"[{table}] {name}" for table, (names, _) in _TABLES.items() for name in names]
+            raise InvalidConfig(f"{path}: unknown key {key!r}{rules.nearest(key, [*_TOP, *_TABLES, *own])}")
     return found
 
 
@@ -277,6 +303,8 @@ def _where(problem: str) -> str:
     """msgspec's message with the setting in front, by the name that people set it by."""
     text, _, path = problem.partition(" - at `$.")
     name = path.rstrip("`")
+    if text.startswith("Invalid enum value"):
+        text += f", it may be {', '.join(get_args(get_type_hints(Settings)[name]))}"
     known = {setting: variable for variable, (setting, option) in reversed(VARIABLES.items()) if option is None}
     return f"{name} ({known[name]}): {text}" if name in known else problem
 

@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlencode
 
 from ductor_stream.config_names import DATABASE_OPTIONS
 from ductor_stream.errors import InvalidConfig
@@ -43,6 +43,8 @@ def check(kafka: Mapping[str, Any], database: Mapping[str, str], url: str | None
     for name in database:
         if name in OWNED_DATABASE:
             raise InvalidConfig(f"database option {name!r} cannot be set: {OWNED_DATABASE[name]}")
+    if url and "://" not in url and "=" not in url:
+        raise InvalidConfig("the database URL is none: it is written as postgresql://USER:PASSWORD@HOST:5432/NAME")
     words = dict(_words(url or ""))
     for name in words:
         if name not in DATABASE_OPTIONS:
@@ -55,18 +57,28 @@ def check(kafka: Mapping[str, Any], database: Mapping[str, str], url: str | None
             raise InvalidConfig(f"database options set {name}, on which durability rests: leave it to the store")
 
 
+def _parts(url: str) -> tuple[str, str, str, str]:
+    """Scheme, login (with its ``@``), place, and query, as libpq tells them apart: a password may have ``#`` and ``?``."""
+    scheme, _, rest = url.partition("://")
+    login, at, place = rest.partition("@")
+    if not at or "/" in login:
+        login, at, place = "", "", rest
+    place, _, query = place.partition("?")
+    return scheme, login + at, place, query
+
+
 def _words(url: str) -> Iterable[tuple[str, str]]:
     if "://" in url:
-        return parse_qsl(urlsplit(url).query)
+        return parse_qsl(_parts(url)[-1])
     return re.findall(r"(\w+)\s*=\s*('(?:[^'\\]|\\.)*'|\S*)", url)
 
 
 def connection_string(url: str, options: Mapping[str, str]) -> str:
     """What libpq is given: the options stand behind those of the URL, since a later one wins."""
     if "://" in url:
-        parts = urlsplit(url)
-        query = "&".join(filter(None, (parts.query, urlencode(options, quote_via=quote))))
-        return urlunsplit(parts._replace(query=query))
+        scheme, login, place, query = _parts(url)
+        query = "&".join(filter(None, (query, urlencode(options, quote_via=quote))))
+        return f"{scheme}://{login}{place}{query and '?' + query}"
     return " ".join([*filter(None, [url]), *(f"{key}={_quoted(value)}" for key, value in options.items())])
 
 
@@ -88,8 +100,8 @@ def is_service_link(variable: str, value: str) -> bool:
 
 def shown(key: str, value: Any) -> Any:
     """The value of an option, or ``***`` where it is a secret."""
-    if key == "url":
-        return shown_url(str(value))
+    if key == "url":  # of a registry: there may be several
+        return ",".join(map(shown_url, re.split(r",(?=\w+://)", str(value))))
     return HIDDEN if _SECRET.search(key) else value
 
 
@@ -97,8 +109,9 @@ def shown_url(url: str) -> str:
     """A URL or libpq's words without passwords."""
     if "://" not in url:
         return re.sub(r"(\w*(?:password|secret|scram_)\w*\s*=\s*)('(?:[^'\\]|\\.)*'|\S*)", rf"\1{HIDDEN}", url)
-    parts = urlsplit(url)
-    user, colon, _ = parts.netloc.rpartition("@")[0].partition(":")
-    at = f"{user}{colon and ':' + HIDDEN}@" if "@" in parts.netloc else ""
-    query = "&".join(f"{name}={HIDDEN if _SECRET.search(name) else value}" for name, value in parse_qsl(parts.query))
-    return urlunsplit(parts._replace(netloc=at + parts.netloc.rpartition("@")[2], query=query))
+    scheme, login, place, query = _parts(url)
+    user, colon, _ = login.partition(":")
+    if colon:
+        login = f"{user}:{HIDDEN}@"
+    query = "&".join(f"{name}={HIDDEN if _SECRET.search(name) else value}" for name, value in parse_qsl(query))
+    return f"{scheme}://{login}{place}{query and '?' + query}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypedDict, TypeVar, cast
 
 import msgspec
 
@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
-In = TypeVar("In")
+In_contra = TypeVar("In_contra", contravariant=True)
 Out = TypeVar("Out")
+Item_contra = TypeVar("Item_contra", contravariant=True)
+Result_co = TypeVar("Result_co", covariant=True)
 
 Executor = Literal["thread", "process"]
 
@@ -112,6 +114,11 @@ class Step(Generic[P, R]):
         self.executor = executor
         self.origin = origin
 
+    if TYPE_CHECKING:
+
+        def _one_call(self, *args: P.args, **kwargs: P.kwargs) -> R:
+            """What a call takes and gives, for type checkers alone: it is how they see that a step fits ``OfOneItem``."""
+
     @property
     def name(self) -> str:
         """The name on the wire."""
@@ -172,6 +179,12 @@ class Step(Generic[P, R]):
         return self.function(*args, **kwargs)
 
 
+class OfOneItem(Protocol[Item_contra, Result_co]):
+    """A step that can be called with one argument, whatever others it has defaults for: what ``run.map`` takes."""
+
+    def _one_call(self, item: Item_contra, /) -> Result_co: ...
+
+
 class AsyncStep(Step[P, R]):
     """A step that is an ``async def``: its attempts run on the worker's loop."""
 
@@ -215,8 +228,8 @@ class Signal(Generic[T]):
         return _fitting(payload, self.definition.payload_type, f"payload of {self.name}")
 
 
-class Workflow(Generic[In, Out]):
-    """A durable function under a name and a version."""
+class Workflow(Generic[In_contra, Out]):
+    """A durable function under a name and a version. One that takes any of several inputs does for one that takes one of them."""
 
     kind = "workflow"
 
@@ -234,7 +247,7 @@ class Workflow(Generic[In, Out]):
         """The version that a run is pinned to when it starts on this function."""
         return self.definition.version
 
-    def __call__(self, run: Run, *input: In) -> Coroutine[Any, Any, Out]:
+    def __call__(self, run: Run, *input: In_contra) -> Coroutine[Any, Any, Out]:
         """The plain function, for tests and for sharing code between workflows."""
         return cast(Coroutine[Any, Any, Out], self.definition.function(run, *input))
 

@@ -13,7 +13,7 @@
 Beside the tree stand the errors that users raise and catch in their own code:
 ``TerminalError`` and ``RetryableError`` in steps, ``StepError`` (with ``StepTimeout``
 and ``StepCancelled``) and ``ChildError`` in workflows. Each class carries a stable ``code``;
-``docs/errors/<code>.md`` tells what to do.
+``docs/errors/<code>.md`` tells what to do. Codes that are no classes have sections in ``docs/errors/codes``.
 """
 
 from __future__ import annotations

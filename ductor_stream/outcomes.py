@@ -17,6 +17,17 @@ class Question(msgspec.Struct, frozen=True):
     start_id: str = ""
 
 
+class RunDescription(msgspec.Struct, frozen=True):
+    """A run as it is: ``status`` is running, paused, suspended, or how it has ended; ``reason`` says why, where there is one."""
+
+    run_id: str
+    status: str
+    execution: int
+    workflow: str
+    version: str
+    reason: str = ""
+
+
 class Outcome(msgspec.Struct, frozen=True):
     """What is known of an execution. ``status`` is one of the status words, or ``REJECTED``; ``result`` is JSON."""
 

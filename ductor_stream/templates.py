@@ -49,6 +49,10 @@ class Template:
         """The constant text before the first field."""
         return self._parts[0][0] if self._parts else ""
 
+    def filled_with(self, text: str) -> str:
+        """The text with ``text`` in the place of each field."""
+        return "".join(literal + ("" if name is None else text) for literal, name in self._parts)
+
     def fill(self, input: Any, quoted: Callable[[str], str] = str) -> str:
         """The text with the fields of ``input`` (decoded JSON), each through ``quoted``. Raises TerminalError."""
         return "".join(

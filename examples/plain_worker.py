@@ -20,9 +20,8 @@ def send(task: dict, type: str, **fields: object) -> None:
     fence = {name: task[name] for name in ("run_id", "execution", "node_id", "generation")}
     value = json.dumps({"type": type, **fence, "worker": "plain", **fields})
     failures: list[object] = []
-    headers = {"ductor-wire": b"1"}
-    on_delivery = lambda error, record: failures.append(error) if error else None
-    producer.produce(task["results_topic"], value, task["run_id"], headers=headers, on_delivery=on_delivery)
+    heard = lambda error, record: failures.append(error) if error else None
+    producer.produce(task["results_topic"], value, task["run_id"], headers={"ductor-wire": b"1"}, on_delivery=heard)
     if producer.flush(30) or failures:  # the task's offset is not committed: it comes again
         raise SystemExit(f"the broker did not acknowledge: {failures}")
 

@@ -52,6 +52,50 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=place)
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What could not be tried, since it is not installed, is said at the end, where it is seen: the tests have passed."""
+    from ductor_stream.dev.binaries import installations
+
+    passed = [report.nodeid for report in terminalreporter.stats.get("passed", [])]
+    told = [f"a stand-in was tested: {each}" for each in passed if " is not here" in each]
+    if len(installations()) < 2 and any("/test_store_" in each for each in passed):
+        told.append("the store was tested on one Postgres alone: no second one is in /usr/lib/postgresql")
+    for line in told:
+        terminalreporter.write_line(f"WARNING: {line}", yellow=True, bold=True)
+
+
+@pytest.fixture(autouse=True)
+def metrics_that_move(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test that is marked with ``moves("ductor_lag", …)`` fails where one of these metrics had no value but 0."""
+    named = {name for mark in request.node.iter_markers("moves") for name in mark.args}
+    if not named:
+        yield
+        return
+    from prometheus_client import values
+
+    moved: set[str] = set()
+
+    class Noting(values.MutexValue):  # type: ignore[misc]
+        def __init__(self, typ: str, metric_name: str, *more: object, **named: object) -> None:
+            super().__init__(typ, metric_name, *more, **named)
+            self._of = metric_name
+
+        def inc(self, amount: float) -> None:
+            super().inc(amount)
+            if amount:
+                moved.add(self._of)
+
+        def set(self, value: float, timestamp: float | None = None) -> None:
+            super().set(value, timestamp)
+            if value:
+                moved.add(self._of)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(values, "ValueClass", Noting)
+        yield
+    assert not named - moved, "never moved"
+
+
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
     """The session's Kafka; ``.bootstrap`` is its address."""

@@ -3,6 +3,9 @@
 It dies by SIGKILL (or freezes by SIGSTOP) at ``POINT``, the third time that its loop comes by there with tasks to dispatch or results to
 apply: then there is something before it, something in flight, and something left to do. The points are laid into
 the objects from here: the product has no switch for it. Prints ``ready`` when it owns partitions.
+
+``POINT@MOMENT`` is the first time that the outcome of a child is there at that point: ``sent`` by the child's owner, or
+``heard`` by the parent's.
 """
 
 from __future__ import annotations
@@ -13,9 +16,9 @@ import resource
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rig_app import make_app
 from rig_services import FAST
@@ -23,6 +26,10 @@ from rig_services import FAST
 from ductor_stream.cli.hangs import DeadMansSwitch
 from ductor_stream.config import Settings
 from ductor_stream.coordinator.service import Coordinator
+from ductor_stream.engine.events import ChildFinished
+from ductor_stream.engine.state import decode_records
+from ductor_stream.errors import OwnershipLost
+from ductor_stream.ports import Batch, InboxRow, Received
 from ductor_stream.telemetry.metrics import Metrics
 from ductor_stream.wiring.coordinators import open_coordinator
 
@@ -33,12 +40,43 @@ def die(point: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def _outcomes(rows: Sequence[InboxRow]) -> bool:
+    """Whether one of them tells a parent how its child has ended."""
+    return any(row.source.startswith("told/") for row in rows)
+
+
+def _heard(batch: Batch) -> bool:
+    """Whether a parent hears in it how its child has ended."""
+    records = (record for run in batch.runs for record in decode_records(run.entry))
+    return any(isinstance(record.event, ChildFinished) for record in records)
+
+
+class Moment(NamedTuple):
+    """Which records in hand, rows in hand and batches matter."""
+
+    records: Callable[[Sequence[Received]], bool]
+    rows: Callable[[Sequence[InboxRow]], bool]
+    batch: Callable[[Batch], bool]
+
+
+MOMENTS = {
+    "": Moment(bool, lambda rows: False, lambda batch: bool(batch.runs)),
+    # The children that die with this one wait for a word.
+    "sent": Moment(
+        lambda records: any(b"run.signal" in (record.value or b"") for record in records),
+        lambda rows: False,
+        lambda batch: _outcomes(batch.inbox),
+    ),
+    "heard": Moment(lambda records: False, _outcomes, _heard),
+}
+
+
 class Fuse:
     """Burns down by one with each batch that matters, then kills."""
 
-    def __init__(self, point: str) -> None:
-        self.point = point
-        self.left = 3
+    def __init__(self, point: str, moment: str = "") -> None:
+        self.point, self.matters = point, MOMENTS[moment]
+        self.left = 1 if moment else 3
 
     def burn(self, matters: object) -> bool:
         """Whether it is time to die."""
@@ -47,16 +85,23 @@ class Fuse:
 
 
 def after_consume(coordinator: Coordinator, fuse: Fuse) -> None:
-    """Records are in hand, nothing was done with them."""
-    poll = coordinator.log.poll
+    """Records or rows are in hand, nothing was done with them."""
+    poll, inbox = coordinator.log.poll, coordinator.store.inbox
 
-    def wrapped(timeout: float, limit: int) -> Any:
+    def polled(timeout: float, limit: int) -> list[Received]:
         records = poll(timeout, limit)
-        if fuse.burn(records):
+        if fuse.burn(fuse.matters.records(records)):
             die(fuse.point)
         return records
 
-    coordinator.log.poll = wrapped  # type: ignore[method-assign]
+    def read(partition: int, limit: int, now: int) -> list[InboxRow]:
+        rows = inbox(partition, limit, now)
+        if fuse.burn(fuse.matters.rows(rows)):
+            die(fuse.point)
+        return rows
+
+    coordinator.log.poll = polled  # type: ignore[method-assign]
+    coordinator.store.inbox = read  # type: ignore[method-assign]
 
 
 def after_tick(coordinator: Coordinator, fuse: Fuse) -> None:
@@ -64,7 +109,7 @@ def after_tick(coordinator: Coordinator, fuse: Fuse) -> None:
     commit = coordinator.commit
 
     def wrapped(prepared: Any) -> Any:
-        if fuse.burn(prepared.batch.runs):
+        if fuse.burn(fuse.matters.batch(prepared.batch)):
             die(fuse.point)
         return commit(prepared)
 
@@ -77,7 +122,7 @@ def after_commit(coordinator: Coordinator, fuse: Fuse) -> None:
 
     def wrapped(prepared: Any) -> Any:
         now = commit(prepared)
-        if fuse.burn(prepared.batch.runs):
+        if fuse.burn(fuse.matters.batch(prepared.batch)):
             die(fuse.point)
         return now
 
@@ -86,16 +131,24 @@ def after_commit(coordinator: Coordinator, fuse: Fuse) -> None:
 
 def mid_dispatch(coordinator: Coordinator, fuse: Fuse) -> None:
     """Half of the records have arrived, the other half was never produced."""
-    produce = coordinator.log.produce
+    produce, dispatch = coordinator.log.produce, coordinator.dispatch
+    under_way = False
 
     def wrapped(records: Any, acknowledged: Any) -> None:
-        if fuse.burn(len(records) > 1):
+        if fuse.burn(under_way and len(records) > 1):
             produce(records[: len(records) // 2], lambda failed: None)
             coordinator.log.flush(10)
             die(fuse.point)
         produce(records, acknowledged)
 
+    def dispatched(prepared: Any) -> None:
+        nonlocal under_way
+        under_way = fuse.matters.batch(prepared.batch)
+        dispatch(prepared)
+        under_way = False
+
     coordinator.log.produce = wrapped  # type: ignore[method-assign]
+    coordinator.dispatch = dispatched  # type: ignore[method-assign]
 
 
 def after_dispatch(coordinator: Coordinator, fuse: Fuse) -> None:
@@ -104,7 +157,7 @@ def after_dispatch(coordinator: Coordinator, fuse: Fuse) -> None:
 
     def wrapped(prepared: Any) -> None:
         dispatch(prepared)
-        if fuse.burn(prepared.batch.runs):
+        if fuse.burn(fuse.matters.batch(prepared.batch)):
             coordinator.log.flush(10)
             die(fuse.point)
 
@@ -131,14 +184,23 @@ def freeze(point: str) -> None:
 
 
 def frozen_before_commit(coordinator: Coordinator, fuse: Fuse) -> None:
-    """With a batch in hand that is committed when it wakes."""
+    """With a batch in hand that is committed when it wakes; refused, it freezes once more before it does anything else.
+
+    All that earlier batches have produced has arrived: nothing of it comes when it wakes.
+    """
     commit = coordinator.commit
 
     def wrapped(prepared: Any) -> Any:
-        if fuse.burn(prepared.batch.runs):
-            freeze(fuse.point)
-            fuse.left = 1 << 62
-        return commit(prepared)
+        if not fuse.burn(prepared.batch.runs):
+            return commit(prepared)
+        coordinator.log.flush(10)
+        freeze(fuse.point)
+        fuse.left = 1 << 62
+        try:
+            return commit(prepared)
+        except OwnershipLost:
+            freeze("refused")
+            raise
 
     coordinator.commit = wrapped  # type: ignore[method-assign]
 
@@ -150,6 +212,33 @@ def frozen_in_transaction(coordinator: Coordinator, fuse: Fuse) -> None:
     def wrapped(prepared: Any) -> Any:
         if fuse.burn(prepared.batch.runs):
             coordinator.store.lock([run.run_id for run in prepared.batch.runs])
+            freeze(fuse.point)
+            fuse.left = 1 << 62
+        return commit(prepared)
+
+    coordinator.commit = wrapped  # type: ignore[method-assign]
+
+
+def after_command(coordinator: Coordinator, fuse: Fuse) -> None:
+    """The first order of its kind is committed; nobody has been told what is to be done about it."""
+    commit = coordinator.commit
+
+    def wrapped(prepared: Any) -> Any:
+        now = commit(prepared)
+        if any(row.kind == "command" and fuse.point == f"after-{row.name}" for row in prepared.batch.messages):
+            die(fuse.point)
+        return now
+
+    coordinator.commit = wrapped  # type: ignore[method-assign]
+
+
+def frozen_with_a_start(coordinator: Coordinator, fuse: Fuse) -> None:
+    """With a batch in hand that begins a run, which is committed when it wakes."""
+    commit = coordinator.commit
+
+    def wrapped(prepared: Any) -> Any:
+        if fuse.left > 0 and any(run.expected == 0 for run in prepared.batch.runs):
+            fuse.left = 0
             freeze(fuse.point)
         return commit(prepared)
 
@@ -190,6 +279,9 @@ OTHERS: dict[str, Callable[[Coordinator, Fuse], None]] = {
     "hang": ended_when_it_hangs,
     "little-memory": little_memory,
     "before-inbox": before_inbox,
+    "after-cancel": after_command,
+    "after-terminate": after_command,
+    "freeze-with-a-start": frozen_with_a_start,
     "freeze-before-commit": frozen_before_commit,
     "freeze-in-transaction": frozen_in_transaction,
 }
@@ -205,7 +297,8 @@ def main(bootstrap: str, database: str, namespace: str, instance: str, point: st
     )
     coordinator = open_coordinator(make_app(namespace), settings, Metrics(), config=FAST)
     if point != "none":
-        (POINTS | OTHERS)[point](coordinator, Fuse(point))
+        name, _, moment = point.partition("@")
+        (POINTS | OTHERS)[name](coordinator, Fuse(name, moment))
 
     def tell() -> None:
         waiting = threading.Event()

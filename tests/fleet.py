@@ -104,11 +104,13 @@ class Member:
 class Fleet:
     """The processes of one test, over the rig's namespace. They end with the test, also by ``kill -9``.
 
-    Steps tell of their effects by ``told.effect``, which appends lines to files in ``folder``.
+    Steps tell of their effects by ``told.effect``, which appends lines to files in ``folder``. ``settings`` are further
+    variables of all processes and commands.
     """
 
     def __init__(self, rig: Rig, app: str = "shop:app") -> None:
         self.rig, self.app = rig, app
+        self.settings: dict[str, str] = {}
         self.folder = rig.folder / "effects"
         self.folder.mkdir(exist_ok=True)
         self.members: list[Member] = []
@@ -178,13 +180,17 @@ class Fleet:
 
     def show(self, run_id: str) -> Any:
         """What ``ductor-stream runs show`` tells of a run."""
-        command = [sys.executable, "-m", "ductor_stream.cli.main", "runs", "show", run_id, "--json"]
+        return json.loads(self.say("runs", "show", run_id, "--json"))
+
+    def say(self, *arguments: str) -> str:
+        """The output of a command of ``ductor-stream`` that must succeed."""
+        command = [sys.executable, "-m", "ductor_stream.cli.main", *arguments]
         environment = self._environment("coordinator", None)
         done = subprocess.run(
             command, env=environment, cwd=APPS, capture_output=True, text=True, check=False, timeout=60
         )
         assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+        return done.stdout
 
     def effects(self) -> list[dict[str, Any]]:
         """What steps have told of, of all processes."""
@@ -219,7 +225,7 @@ class Fleet:
             own["DUCTOR_DATABASE_URL"] = self.rig.database
         if instance is not None:
             own["DUCTOR_KAFKA_INSTANCE_ID"] = instance
-        return {**inherited, **own}
+        return {**inherited, **own, **self.settings}
 
 
 _ROLES: tuple[Role, ...] = ("coordinator", "worker", "serve")

@@ -60,7 +60,8 @@ class HttpServer:
         """Answer so from now on."""
         self.answers = deque(answers)
 
-    def next_answer(self) -> Answer:
+    def next_answer(self, asked: Asked) -> Answer:
+        """What is answered to that request."""
         return self.answers.popleft() if len(self.answers) > 1 else self.answers[0]
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
@@ -74,8 +75,9 @@ class HttpServer:
 
             def handle_one(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                server.asked.append(Asked(self.command, self.path, dict(self.headers), body))
-                answer = server.next_answer()
+                asked = Asked(self.command, self.path, dict(self.headers), body)
+                server.asked.append(asked)
+                answer = server.next_answer(asked)
                 if answer.hangs:
                     server.ended.wait()
                 if answer.hangs or answer.breaks:

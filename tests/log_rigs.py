@@ -95,7 +95,10 @@ class KafkaRig:
 
     def renew_writer(self) -> None:
         """Another client for ``write``: one that knows a deleted topic would wait for it."""
-        self._producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 0, "log_level": 0})
+        self._producer = Producer(
+            # In order, also where a topic that is just made has its first batch sent again.
+            {"bootstrap.servers": self.bootstrap, "linger.ms": 0, "log_level": 0, "enable.idempotence": True}
+        )
 
     def open(self, instance_id: str | None = None, options: Mapping[str, str | int] = FAST) -> KafkaLog:
         log = KafkaLog(

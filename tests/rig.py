@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from psycopg.rows import dict_row
 from rig_app import make_app
 from rig_rules import check_rules, rule_breaks
-from rig_services import FAST, Child, Letter, Running
+from rig_services import FAST, Child, Letter, Running, Told
 from rig_worker import Answer, PlainWorker, doubled, quiet
 from support import fresh_name, until
 
@@ -183,6 +183,10 @@ class Rig:
     def letters(self) -> list[Letter]:
         """All dead letters."""
         return [Letter(message) for message in self.read(self.topics.dead_letters)]
+
+    def told(self) -> list[Told]:
+        """All lifecycle events, as they were written: what is redriven is told again."""
+        return [Told(message) for message in self.read(self.topics.run_lifecycle)]
 
     def home(self, run_id: str) -> int:
         """The partition that a run lives on."""

@@ -1,10 +1,11 @@
 """Coordinators of a rig: in a thread of the test's process, or as a process of their own that can be killed.
 
-And what they set aside: dead letters.
+And what they set aside, dead letters, and tell, lifecycle events.
 """
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import threading
@@ -20,7 +21,13 @@ from ductor_stream.telemetry.metrics import Metrics
 
 CHILD = Path(__file__).with_name("coordinator_child.py")
 FAST = CoordinatorConfig(
-    sweep_s=0.5, conflict_backoff_ms=2, deliver_again_ms=300, confirm_idle_s=0.05, drain_s=3.0, idle_poll_s=0.1
+    sweep_s=0.5,
+    conflict_backoff_ms=2,
+    conflict_delay_ms=20,
+    deliver_again_ms=300,
+    confirm_idle_s=0.05,
+    drain_s=3.0,
+    idle_poll_s=0.1,
 )
 """As in production, but what is done every few seconds is done twice a second."""
 
@@ -110,3 +117,13 @@ class Letter:
         headers: Any = message.headers() or []
         self.headers = {name: (value or b"").decode("utf-8", "replace") for name, value in headers}
         self.reason = self.headers["ductor-reason"]
+
+
+class Told:
+    """A lifecycle event: ``id`` and ``type`` (without "ductor."), the ``run_id`` that is its key, and its ``data``."""
+
+    def __init__(self, message: Message) -> None:
+        headers = {name: value.decode() for name, value in message.headers() or []}
+        self.id, self.type = headers["ce_id"], headers["ce_type"].removeprefix("ductor.")
+        self.run_id = (message.key() or b"").decode()
+        self.data: dict[str, Any] = json.loads(message.value() or b"")

@@ -57,10 +57,16 @@ class TcpProxy:
         while not self._closed:
             try:
                 client, _ = self._listener.accept()
-                server = socket.create_connection(self._target)
             except OSError:
                 continue
+            try:
+                server = socket.create_connection(self._target)
+            except OSError:
+                client.close()
+                continue
             self._sockets += [client, server]
+            if self._closed:
+                self.cut()
             threading.Thread(target=self._pump, args=(client, server, self._requests), daemon=True).start()
             threading.Thread(target=self._pump, args=(server, client, self._answers), daemon=True).start()
 

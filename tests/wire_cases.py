@@ -80,6 +80,7 @@ def _requests(format: Format, registry: FixedRegistry) -> dict[str, Callable[[],
         f"run.{kind}": CommandReceived(kind, "c1", "customer asked", "0.3" if kind == "reset" else None)  # type: ignore[arg-type]
         for kind in ("cancel", "terminate", "pause", "resume", "retry", "reset")
     }
+    commands["run.reset-transition"] = CommandReceived("reset", "c2", to_transition=7)
     events = {
         "run.start": RunStarted("fulfil", "", b"null", ""),
         "run.start-full": full,
@@ -113,22 +114,20 @@ def _coordinator(format: Format, registry: FixedRegistry) -> dict[str, Callable[
     }
 
 
-def _one_form() -> dict[str, Callable[[], Outgoing]]:
-    encoder = Encoder(TOPICS)
+def _lifecycle(format: Format, registry: FixedRegistry) -> dict[str, Callable[[], Outgoing]]:
+    encoder = Encoder(TOPICS, format=format, registry=registry)
 
     def event(action: EmitLifecycle) -> Outgoing:
         return encoder.lifecycle(RUN_ID, "fulfil", "1", action, 9)
 
-    letter = DeadLetter(
-        "ductor.shop.run-events", 3, 17, b"order-42", b"{", "undecodable", "malformed JSON", headers=[("k", b"v")]
-    )
-    nothing = DeadLetter("ductor.shop.run-events", 3, 18, None, None, "null_key", "no key")
-    stored = msgspec.structs.replace(letter, reference="p-1")
     return {
         "lifecycle-started": lambda: event(EmitLifecycle("run.started", 1, 1, NOW)),
         "lifecycle-completed": lambda: event(EmitLifecycle("run.completed", 1, 2, NOW, result=b'"r-77"')),
         "lifecycle-failed": lambda: event(EmitLifecycle("run.failed", 1, 2, NOW, failure=FAILURE)),
         "lifecycle-suspended": lambda: event(EmitLifecycle("run.suspended", 1, 2, NOW, reason="bug: KeyError")),
+        "lifecycle-contended": lambda: event(
+            EmitLifecycle("run.contended", 1, 1, NOW, reason="2 input(s) waited", about="contended-9", status="running")
+        ),
         "lifecycle-command.rejected": lambda: event(
             EmitLifecycle("command.rejected", 1, 3, NOW, reason="run_closed", about="c1")
         ),
@@ -138,6 +137,17 @@ def _one_form() -> dict[str, Callable[[], Outgoing]]:
         "lifecycle-start.answered": lambda: event(
             EmitLifecycle("start.answered", 1, 2, NOW, result=b'"r-77"', about="s3", status="completed")
         ),
+    }
+
+
+def _one_form() -> dict[str, Callable[[], Outgoing]]:
+    encoder = Encoder(TOPICS)
+    letter = DeadLetter(
+        "ductor.shop.run-events", 3, 17, b"order-42", b"{", "undecodable", "malformed JSON", headers=[("k", b"v")]
+    )
+    nothing = DeadLetter("ductor.shop.run-events", 3, 18, None, None, "null_key", "no key")
+    stored = msgspec.structs.replace(letter, reference="p-1")
+    return {
         "dead-letter": lambda: encoder.dead_letter(letter),
         "dead-letter-null": lambda: encoder.dead_letter(nothing),
         "dead-letter-stored": lambda: encoder.dead_letter(stored),
@@ -153,9 +163,9 @@ def records() -> Iterator[tuple[str, Outgoing]]:
     """All records, named ``<case>.<format>``."""
     for format in FORMATS:
         registry = FixedRegistry()
-        makers = {**_requests(format, registry), **_results(format, registry), **_coordinator(format, registry)}
-        for name, make in makers.items():
-            yield f"{name}.{format}", make()
+        for group in (_requests, _results, _coordinator, _lifecycle):
+            for name, make in group(format, registry).items():
+                yield f"{name}.{format}", make()
         yield f"run.start-memo.{format}", _with_memo(format, registry)
     for name, make in _one_form().items():
         yield f"{name}.json", make()

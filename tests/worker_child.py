@@ -69,7 +69,13 @@ def main(config: dict[str, object]) -> int:
     name, namespace = str(config["name"]), str(config["namespace"])
     topics = Topics(namespace)
     log = KafkaTaskLog(
-        TaskLogConfig(bootstrap=str(config["bootstrap"]), topics=topics, protocol=config.get("protocol", "auto"))  # type: ignore[arg-type]
+        TaskLogConfig(
+            bootstrap=str(config["bootstrap"]),
+            topics=topics,
+            protocol=config.get("protocol", "auto"),  # type: ignore[arg-type]
+            options=config.get("kafka", {}),  # type: ignore[arg-type]
+            instance_id=config.get("instance"),  # type: ignore[arg-type]
+        )
     )
     metrics, clock = Metrics(), MachineClock()
     app = steps(Path(str(config["folder"])), name)

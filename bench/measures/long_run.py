@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from bench.fleet import MODES, Mode, over_kafka, sync
+import statistics
+from itertools import pairwise
+
+from bench.fleet import MODES, over_kafka, sync
 from bench.history import commit_times_s
 from bench.measures.chains import STEPS
 from bench.plan import Bench
@@ -20,13 +23,14 @@ def long_run(bench: Bench) -> None:
                 scenario.load.start("chain", STEPS)
                 scenario.load.drain()
             for _ in range(bench.repeats):
-                _once(bench, scenario, mode)
+                _once(bench, scenario, f"long_run_{mode}", bench.sizes.long_steps)
+            _once(bench, scenario, f"longest_run_{mode}", bench.sizes.longest_steps)
     ratios = [f"long_run_{mode}_last_over_first" for mode in MODES]
     bench.results.choose_worst("long_run_last_over_first", ratios, better="lower")
 
 
-def _once(bench: Bench, scenario: Scenario, mode: Mode) -> None:
-    steps, edge = bench.sizes.long_steps, bench.sizes.edge_steps
+def _once(bench: Bench, scenario: Scenario, key: str, steps: int) -> None:
+    edge = bench.sizes.edge_steps
     meter = scenario.meter()
     meter.start()
     run_id = scenario.load.start("chain", steps)
@@ -36,10 +40,22 @@ def _once(bench: Bench, scenario: Scenario, mode: Mode) -> None:
     assert len(at) == steps + 1, f"{len(at)} commits of {steps} steps and a start"
     per_step = (at[-1] - at[0]) / steps * 1e3
     first, last = (at[edge] - at[0]) / edge * 1e3, (at[-1] - at[-1 - edge]) / edge * 1e3
-    bench.results.add(f"long_run_{mode}_ms_per_step", per_step)
-    bench.results.add(f"long_run_{mode}_last_over_first", last / first)
+    bench.results.add(f"{key}_ms_per_step", per_step)
+    bench.results.add(f"{key}_last_over_first", last / first)
+    places = [*(10**power for power in range(1, len(str(steps - 1)))), steps]
+    on_the_way = {f"median_ms_at_{place:,}": _median_ms(at, place, edge) for place in places}
     found = {"ms_per_step": per_step, "first_ms": first, "last_ms": last, "cpu_ms_per_step": usage.per_step_ms(steps)}
-    bench.results.detail(f"one run of {steps:,} steps", scenario.shape.label, usage, **found)
+    bench.results.detail(f"one run of {steps:,} steps", scenario.shape.label, usage, **found, **on_the_way)
+    medians = ", ".join(f"{name.removeprefix('median_ms_')} {ms:.2f}" for name, ms in on_the_way.items())
     bench.say(
-        f"{steps:,} steps, {scenario.shape.label}: {per_step:.2f} ms per step, first {first:.2f}, last {last:.2f}"
+        f"{steps:,} steps, {scenario.shape.label}: {per_step:.2f} ms per step, first {first:.2f}, last {last:.2f}; "
+        f"medians {medians}"
     )
+
+
+def _median_ms(at: list[float], place: int, edge: int) -> float:
+    """Of the steps on both sides of that place: one that waited for a checkpoint says nothing about the length."""
+    edge = min(edge, place)
+    from_ = max(0, min(place - edge // 2, len(at) - 1 - edge))
+    window = at[from_ : from_ + edge + 1]
+    return statistics.median(after - before for before, after in pairwise(window)) * 1e3

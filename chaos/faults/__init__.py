@@ -72,7 +72,7 @@ FAULTS: Mapping[str, Fault] = {fault.name: fault for fault in _ALL}
 
 def unavailable() -> dict[str, str]:
     """Faults that cannot be had on this machine, each with the reason."""
-    found = {}
+    found: dict[str, str] = {}
     if not callers_are_known():
         found |= dict.fromkeys(("network", "isolate"), "who calls is told by /proc/net/tcp, which Linux has")
     if not mountable():

@@ -118,7 +118,7 @@ def _unread_ranges(world: World, upto: dict[int, int], topic_id: str) -> list[Lo
 
 def _id(world: World) -> str:
     name = world.topics.run_events
-    return describe(world.brokers.admin, [name], 15.0)[name].id
+    return describe(world.brokers.admin, [name], 15.0).there[name].id
 
 
 def _partitions(world: World, name: str) -> int:

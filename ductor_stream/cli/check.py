@@ -116,9 +116,12 @@ def _followed(function: FunctionType, used: set[str]) -> Iterator[FunctionType]:
     """The user's own plain functions among what a function uses."""
     for name in sorted(used):
         found: Any = function.__globals__
-        for part in name.split("."):
-            found = found.get(part) if isinstance(found, dict) else getattr(found, part, None)
-        found = inspect.unwrap(found) if callable(found) else None
+        try:
+            for part in name.split("."):
+                found = found.get(part) if isinstance(found, dict) else getattr(found, part, None)
+            found = inspect.unwrap(found) if callable(found) else None
+        except Exception:  # noqa: BLE001 - something that is loaded when it is first asked (settings), and cannot be here
+            found = None
         if isinstance(found, FunctionType) and not found.__code__.co_filename.startswith((*_NOT_USERS, "<")):
             yield found
 

@@ -143,10 +143,18 @@ def signal(run_id: str, name: str, json_payload: str, signal_id: str | None, as_
 
 def _command(kind: CommandKind, help_text: str, *options: Callable[[Any], Any]) -> click.Command:
     def command(
-        run_id: str, reason: str, command_id: str | None, as_json: bool, to_node: str | None = None, **given: Any
+        run_id: str,
+        reason: str,
+        command_id: str | None,
+        as_json: bool,
+        to_node: str | None = None,
+        to_transition: int | None = None,
+        **given: Any,
     ) -> None:
+        if kind == "reset" and (to_node is None) == (to_transition is None):
+            raise click.UsageError("reset needs --to-node or --to-transition, one of them")
         settings = settings_for(**given)
-        request = CommandReceived(kind, command_id or uuid.uuid4().hex, reason, to_node)
+        request = CommandReceived(kind, command_id or uuid.uuid4().hex, reason, to_node, to_transition)
         if settings.has_database:
             _refuse_early(kind, run_id, find_run(settings, run_id))
             if kind in ("retry", "reset"):
@@ -205,15 +213,19 @@ def _refuse_fork(settings: Settings, run_id: str, request: CommandReceived) -> N
         row = get_run(reader, run_id)
         records = [record for entry in whole_history(reader, run_id) for record in entry.records]
     own = lineage(records, row.execution)
-    refused = fork_for(request, row.header, own)
-    if not isinstance(refused, str):
+    if fork_for(request, row.header, own) is not None:
         return
-    if refused == "node_not_found":
+    if request.to_node is not None:
         nodes = [f"{node.node_id} ({node.name or node.kind})" for node in nodes_of(rebuild(run_id, own), own)]
         more = f" and {len(nodes) - _SHOWN} more" if len(nodes) > _SHOWN else ""
         there = f"it has {', '.join(nodes[:_SHOWN])}{more}" if nodes else "it has none yet"
         raise Refused(f"run {run_id} has no node {request.to_node!r}; {there}")
-    raise Refused(f"run {run_id} cannot be asked to {request.kind}: {refused.replace('_', ' ')}")
+    if request.to_transition is not None:
+        where = (
+            f"`ductor-stream runs history {run_id}` has them, as seq of execution {row.execution}, up to before its end"
+        )
+        raise Refused(f"run {run_id} has no transition {request.to_transition} to go back to; {where}")
+    raise Refused(f"run {run_id} failed as it began: there is nothing before that to go on from; start it again")
 
 
 cancel = _command("cancel", "Ask a run to end: its cleanup runs.")
@@ -223,6 +235,7 @@ resume = _command("resume", "Let a paused or suspended run go on.")
 retry = _command("retry", "Try a failed or timed-out run again, from what failed.")
 reset = _command(
     "reset",
-    "Go back to a node of a run and do it again.",
-    click.option("--to-node", required=True, metavar="NODE_ID", help="As `runs show` has it."),
+    "Go back to a node of a run and do it again, or to a transition and go on from there.",
+    click.option("--to-node", metavar="NODE_ID", help="As `runs show` has it."),
+    click.option("--to-transition", type=click.IntRange(1), metavar="SEQ", help="As `runs history` has it."),
 )

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import urllib.error
-import urllib.request
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
@@ -18,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ductor_stream.dev.ports import pick_port
 from ductor_stream.dev.process import ServerProcess, ServerSpec, launch, log_tail
+from ductor_stream.telemetry.health import ask
 
 Role = Literal["coordinator", "worker"]
 
@@ -61,10 +60,8 @@ class Member:
 
     def _get(self, path: str) -> str | None:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.health_port}{path}", timeout=_ASK_WITHIN_S) as answer:
-                body: bytes = answer.read()
-                return body.decode()
-        except (OSError, urllib.error.URLError):
+            return ask(self.health_port, path, _ASK_WITHIN_S)
+        except OSError:
             return None
 
 

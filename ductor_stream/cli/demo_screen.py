@@ -32,7 +32,10 @@ class Now(msgspec.Struct):
 
 
 class Screen:
-    """Live bars on a terminal, lines elsewhere. What happens is told above the bars and stays."""
+    """Live bars on a terminal, lines elsewhere. What happens is told above the bars and stays.
+
+    It is made when the command begins: the time that it tells includes the start of the servers.
+    """
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -42,7 +45,11 @@ class Screen:
 
     def tell(self, text: str, style: str = "") -> None:
         """One thing that happened, with the seconds since the beginning."""
-        self._console.print(Text.assemble((f"{time.monotonic() - self._began:6.1f} s  ", "dim"), (text, style)))
+        self._console.print(Text.assemble((f"{self.seconds():6.1f} s  ", "dim"), (text, style)))
+
+    def seconds(self) -> float:
+        """Since the beginning."""
+        return time.monotonic() - self._began
 
     def begin(self) -> None:
         """From here on ``draw`` shows progress."""
@@ -111,7 +118,7 @@ class Outcome(msgspec.Struct):
             "runs_completed": self.progress.completed,
             "steps": self.progress.steps,
             "attempts_retried": self.progress.failed_attempts,
-            "attempts_redriven": self.redriven,
+            "records_redriven": self.redriven,
             "late_results": self.progress.late_results,
             "latency_p50_s": self.latency.p50,
             "latency_p99_s": self.latency.p99,
@@ -132,7 +139,7 @@ def print_outcome(console: Console, outcome: Outcome) -> None:
         ("late results, recorded and ignored", str(outcome.progress.late_results)),
         ("latency of a run, p50", _seconds(outcome.latency.p50)),
         ("latency of a run, p99", _seconds(outcome.latency.p99)),
-        ("time of the whole demo", _seconds(outcome.seconds)),
+        ("time of the whole demo, start of the servers included", _seconds(outcome.seconds)),
     ):
         table.add_row(name, value)
     table.add_section()

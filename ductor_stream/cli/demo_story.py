@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import secrets
 import threading
 import time
@@ -38,10 +39,13 @@ ORDERS_PER_S = 60
 """So that there is something to watch: all at once would be over before the kills."""
 KILL_AT = 0.4
 """The share of completed orders at which processes are killed."""
-READY_WITHIN_S = 30.0
+HELD_BACK = 0.2
+"""The share of orders that come only after the kill: however fast the others were, some meet what it left."""
+READY_WITHIN_S = 90.0
 STALLED_S = 45.0
 """Without any change for so long (a take-over lasts some seconds, a lost worker's attempts ten) something is broken."""
 _LOOK_EVERY_S = 0.2
+_FLUSH_S = 10.0
 _MOST_AT_ONCE = 9
 """Demos that may run side by side in one project: each has servers of its own, some 600 MB."""
 
@@ -95,12 +99,15 @@ def servers(base: Path, tell: Callable[[str], None]) -> Iterator[DevStack]:
     raise DemoFailed(f"{_MOST_AT_ONCE} demos run already in {base.parent}")
 
 
+_NOTHING = {"DUCTOR_CONFIG": os.devnull}
+"""No file is read: what is in this folder is for other servers."""
+
+
 class Story:
-    """One demo on running servers."""
+    """One demo on running servers. Its time is that of ``screen``, which began with the command."""
 
     def __init__(self, stack: DevStack, orders: int, screen: Screen, stop: Stop) -> None:
         assert stack.kafka is not None and stack.postgres is not None
-        self._began = time.monotonic()
         self._screen, self._stop = screen, stop
         self._token = secrets.token_hex(3)
         self.namespace = f"demo-{self._token}"
@@ -109,7 +116,7 @@ class Story:
         self._orders = list(_module(folder / "incoming.py").records(orders, f"order-{self._token}"))
         self._expected = [key for key, value in self._orders if value["type"] == "run.start"]
         self._settings = load(
-            {},
+            _NOTHING,
             kafka_bootstrap=stack.kafka.bootstrap,
             database_url=stack.postgres.url,
             namespace=self.namespace,
@@ -118,6 +125,7 @@ class Story:
         self._fleet = Fleet(self._spec, stack.data_dir, _environment(self._settings))
         self._now = Now(orders, members=self._fleet.members)
         self._killed = False
+        self._go_on, self._over = threading.Event(), threading.Event()
 
     def play(self) -> Outcome:
         """From the first process to the checks. Raises Interrupted, DemoFailed."""
@@ -161,6 +169,16 @@ class Story:
         self._screen.begin()
         thread = threading.Thread(target=self._produce, name="demo-orders", daemon=True)
         thread.start()
+        try:
+            self._watch()
+        finally:
+            # However it ends: nobody produces to servers that stop.
+            self._over.set()
+            self._go_on.set()
+            thread.join()
+        self._screen.end()
+
+    def _watch(self) -> None:
         moved_at = time.monotonic()
         with psycopg.connect(self._settings.need_database(), autocommit=True) as connection:
             while time.monotonic() < moved_at + STALLED_S and not self._fleet.fallen():
@@ -173,24 +191,24 @@ class Story:
                 if not self._killed and self._now.progress.completed >= KILL_AT * self._now.orders:
                     self._kill_and_replace()
                 self._pause()
-        self._screen.end()
-        thread.join(1.0)
 
     def _produce(self) -> None:
         """A plain producer with plain JSON, as any service has: nothing of this library is in it."""
         producer = Producer({"bootstrap.servers": self._settings.need_kafka()})
         topic = self._settings.topics(self.namespace).run_events
         for key, value in self._orders:
+            if self._now.produced >= (1 - HELD_BACK) * self._now.orders:
+                self._go_on.wait()
+            if self._over.is_set():
+                break
             producer.produce(topic, json.dumps(value), key)
             producer.poll(0)
             if value["type"] == "run.start":
                 self._now.produced += 1
-                if self._stop.wait(1 / ORDERS_PER_S):
-                    return
-        producer.flush()
+                self._over.wait(1 / ORDERS_PER_S)
+        producer.flush(_FLUSH_S)
 
     def _kill_and_replace(self) -> None:
-        self._killed = True
         roles: tuple[Role, ...] = ("coordinator", "worker")
         for role in roles:
             victim = self._fleet.running(role)[0]
@@ -199,6 +217,8 @@ class Story:
         for role in roles:
             fresh = self._fleet.start(role)
             self._screen.tell(f"started {fresh.name} (pid {fresh.process.pid})", "green")
+        self._killed = True
+        self._go_on.set()
 
     def _judge(self) -> Outcome:
         fallen = [f"{member.name} ended by itself, see {member.log}" for member in self._fleet.fallen()]
@@ -212,7 +232,7 @@ class Story:
                 progress=progress(connection, self.namespace),
                 redriven=redriven,
                 latency=latency(connection, self.namespace),
-                seconds=time.monotonic() - self._began,
+                seconds=self._screen.seconds(),
                 checks=found,
             )
 
@@ -226,6 +246,7 @@ class Story:
 
 def _environment(settings: Settings) -> dict[str, str]:
     given: dict[str, Any] = {
+        **_NOTHING,
         "DUCTOR_KAFKA_BOOTSTRAP": settings.need_kafka(),
         "DUCTOR_DATABASE_URL": settings.need_database(),
         "DUCTOR_NAMESPACE": settings.namespace,

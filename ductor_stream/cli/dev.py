@@ -69,7 +69,7 @@ def dev(
     """Run an app with a real Kafka, Postgres, coordinator and workers. Ctrl-C ends all of them.
 
     An embedded server that dies meanwhile is started again, on the same data and port.
-    Servers that DUCTOR_KAFKA_BOOTSTRAP and DUCTOR_DATABASE_URL name are not taken: only those of the options.
+    Servers that the environment or ductor.toml name are not taken, nor options for them: only those of the options here.
     Beside it, in the same folder: `dev status`, `dev stop`, `dev reset` (deletes its data).
     """
     loaded = load_app(app)
@@ -111,7 +111,7 @@ def servers(data_dir: Path, given: dict[str, Any]) -> Iterator[tuple[Settings, P
             given["kafka_instance_id"] = _MEMBER
         if stack.postgres is not None:
             given["database_url"] = stack.postgres.url
-        yield load(**given), stack.data_dir
+        yield load(**given).embedded(kafka=stack.kafka is not None, postgres=stack.postgres is not None), stack.data_dir
     finally:
         keeper.close()
         stack.stop()

@@ -24,6 +24,9 @@ BROKERS_DEFAULT_SESSION_MS = 45_000
 LEAST_RECORD_BYTES = 1_000_000
 """A payload of 900,000 bytes with its envelope."""
 
+_TIME = "message.timestamp.type"
+_FOREVER_MS = 2**63 - 1
+
 SKEW_MS = 2_000.0
 """Clocks that are synchronised at all are within milliseconds."""
 
@@ -184,7 +187,8 @@ def homes(facts: HomeFacts, topic: str) -> Iterator[Verdict]:
 
 def replication(facts: ClusterFacts) -> Iterator[Verdict]:
     """Whether a broker may be lost without records, and without a stop."""
-    if facts.brokers == 1:
+    # One that is up, of several: their topics tell.
+    if facts.brokers == 1 and all(topic.replicas < 2 for topic in facts.topics.values()):
         yield Verdict(
             "replication", "note", "one broker: what it loses is lost. Runs go on (Postgres has them), requests do not",
             "in production: three brokers, topics with three replicas and min.insync.replicas=2",
@@ -217,6 +221,12 @@ def _replication_of(topic: TopicFacts) -> Iterator[tuple[Level, str, str]]:
         yield "warning", text, "lower it to 2, or add a replica"
 
 
+def _refuses_clocks(config: Mapping[str, str]) -> bool:
+    """From Kafka 4.0 on a broker takes nothing whose time is more than an hour ahead, unless it is told otherwise."""
+    own = config.get(_TIME, "LogAppendTime") == "CreateTime"
+    return own and int(config.get("message.timestamp.after.max.ms", _FOREVER_MS)) < _FOREVER_MS
+
+
 def retention(facts: ClusterFacts, topics: Topics) -> Iterator[Verdict]:
     """Whether records live until they are read, and large ones fit."""
     before = True
@@ -240,6 +250,13 @@ def retention(facts: ClusterFacts, topics: Topics) -> Iterator[Verdict]:
                 "retention", "warning", f"{name} takes records of {topic.config['max.message.bytes']} bytes at most",
                 "set max.message.bytes=1048588: payloads may have 900,000 bytes",
             )  # fmt: skip
+    if timed := sorted(name for name, topic in facts.topics.items() if _refuses_clocks(topic.config)):
+        before = False
+        yield Verdict(
+            "retention", "warning", f"records have the time of their producers, and those of a host whose clock is "
+            f"ahead are refused: {', '.join(timed)}",
+            f"kafka-configs.sh --alter --entity-type topics --entity-name TOPIC --add-config {_TIME}=LogAppendTime",
+        )  # fmt: skip
     if before and facts.topics:
         yield Verdict("retention", "ok", "records are kept for long enough, and large ones fit")
 

@@ -31,13 +31,21 @@ def last_places(attempts: Sequence[Mapping[str, Any]], execution: int) -> dict[s
 
 
 def error_fields(error: Mapping[str, Any] | None, places: Iterable[Place]) -> dict[str, Any]:
-    """The fields ``error`` and ``error details`` of a run that failed; nothing for one that did not."""
+    """The fields ``error``, ``error code`` and ``error details`` of a run that failed; nothing for one that did not.
+
+    That it was the user's code needs no code: its type says more.
+    """
     if error is None:
         return {}
     kind, message = error.get("type"), error.get("message")
     where = next((place.where for place in reversed(list(places)) if place.type == kind), "")
     told = f"{kind}: {message}" if message else str(kind)
-    return {"error": f"{told} (at {where})" if where else told, "error_details": error.get("details")}
+    code = error.get("code")
+    return {
+        "error": f"{told} (at {where})" if where else told,
+        "error_code": f"{code} (`ductor-stream explain {code}`)" if code and code != "user" else None,
+        "error_details": error.get("details"),
+    }
 
 
 def node_row(node: Mapping[str, Any], places: Mapping[str, Place]) -> dict[str, Any]:

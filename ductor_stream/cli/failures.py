@@ -76,6 +76,14 @@ def remedy(error: DuctorError) -> str:
     """One line on what to do, or where to read about it."""
     if isinstance(error, FolderInUse):
         return "`ductor-stream dev status` shows a `dev`, `dev stop` ends it; --data-dir names another folder"
+    if "uthorization failed" in str(error):
+        return (
+            "`ductor-stream acls MODULE:app` prints the rights that each process needs, `doctor` those that are missing"
+        )
+    if "permission denied for" in str(error):
+        return "`ductor-stream grants` prints the rights that each role needs, `doctor` those that are missing"
+    if "session keeps locked" in str(error) or "lock timeout" in str(error):
+        return "try again when that session is done: pg_blocking_pids() and pg_stat_activity show which it is"
     if isinstance(error, Refused):
         return "`ductor-stream runs show RUN_ID` shows the run as it is"
     return _REMEDIES.get(error.code, f"`ductor-stream explain {error.code}` says more")

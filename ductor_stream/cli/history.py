@@ -16,8 +16,9 @@ from ductor_stream.engine.events import (
     ChildFinished,
     CommandReceived,
     Condemned,
-    Continued,
+    Continuation,
     Forked,
+    Parent,
     Redeployed,
     RunStarted,
     RunTimedOut,
@@ -178,6 +179,8 @@ def _event_line(record: Record, history: History) -> str:
         return f"{history.name(record.execution, node_id)} ({node_id})"
 
     match record.event:
+        case RunStarted(since=since, parent=Parent(run_id=parent)) if since and record.seq > 1:
+            return f"its parent {parent} was retried, and waits for it again"
         case RunStarted(workflow, version):
             return f"started {workflow} version {version}"
         case AttemptFinished() as report:
@@ -193,12 +196,13 @@ def _event_line(record: Record, history: History) -> str:
             return f"signal {signal.name}"
         case CommandReceived() as command:
             asked = f"{command.kind} to node {command.to_node}" if command.to_node else command.kind
+            asked += f" to transition {command.to_transition}" if command.to_transition is not None else ""
             return f"{asked} asked" + (f": {command.reason}" if command.reason else "")
         case Redeployed() as deployed:
             return f"code {deployed.digest[:12]} deployed"
         case Condemned() as condemned:
             return f"failed by force: {condemned.message}"
-        case Continued() as continued:
+        case Continuation() as continued:
             return f"continued as execution {record.execution} of {continued.workflow}"
         case Forked() as fork:
             return f"{fork.kind}: execution {record.execution} goes on from {fork.from_execution}, event {fork.upto}"

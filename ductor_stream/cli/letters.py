@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -15,11 +16,15 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from ductor_stream.cli.connection import namespace_of
 from ductor_stream.cli.failures import NotFound
 from ductor_stream.config import Settings
-from ductor_stream.errors import LogUnavailable, StoreUnavailable, TopicsNotReady
+from ductor_stream.engine.events import CommandReceived, SignalReceived
+from ductor_stream.errors import DataError, LogUnavailable, StoreUnavailable, TopicsNotReady
 from ductor_stream.kafka.options import client_options, open_client
-from ductor_stream.ports import Outgoing
+from ductor_stream.ports import Outgoing, Received
 from ductor_stream.protocol import headers
+from ductor_stream.protocol.inbound import ForRun, InboundDecoder
+from ductor_stream.protocol.requests import Request, RequestEncoder
 from ductor_stream.protocol.topics import Topics
+from ductor_stream.wiring.clients import open_registry
 
 _ASK_WITHIN_S = 10.0
 _SILENCE_S = 10.0
@@ -152,6 +157,34 @@ def original(letter: Letter, settings: Settings) -> Outgoing:
     if value is None:
         raise NotFound(f"letter {letter.id} came without a value: there is nothing to send again")
     return Outgoing(letter.source_topic, letter.key, value, letter.headers)
+
+
+def again(letter: Letter, settings: Settings) -> Outgoing:
+    """What a replay sends: the record as it came. One that expired gets another id, always the same for a letter.
+
+    Its own id is known, lest a late duplicate of it be applied: that would be ignored.
+    Raises NotFound, StoreUnavailable, InvalidConfig, TransientError (a schema registry is away).
+    """
+    record = original(letter, settings)
+    if letter.reason != "expired":
+        return record
+    topics = settings.topics(namespace_of(settings))
+    received = Received("run-events", 0, 0, record.key, record.value, record.headers)
+    try:
+        message = InboundDecoder(topics, open_registry(settings)).decode(received, "")
+    except DataError as error:
+        raise NotFound(f"letter {letter.id} cannot be read: {error}") from error
+    event = message.event if isinstance(message, ForRun) else None
+    id = "replayed-" + hashlib.sha256(f"{letter.id} {letter.at.isoformat()} {letter.source}".encode()).hexdigest()
+    match event:
+        case SignalReceived():
+            anew: Request = msgspec.structs.replace(event, signal_id=id)
+        case CommandReceived():
+            anew = msgspec.structs.replace(event, command_id=id)
+        case _:
+            return record
+    value = RequestEncoder(topics).encode(message.run_id, anew).value
+    return msgspec.structs.replace(record, value=value)
 
 
 def _payload(letter: Letter, settings: Settings) -> bytes:

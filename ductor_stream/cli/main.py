@@ -11,7 +11,9 @@ from typing import Any
 
 import click
 
-from ductor_stream.cli.failures import reported
+from ductor_stream.cli.failures import report, reported
+from ductor_stream.config_rules import nearest
+from ductor_stream.errors import UsageError
 
 # Importing Kafka's and Postgres's drivers takes longer than `--help` should.
 _COMMANDS: dict[str, str] = {
@@ -54,7 +56,9 @@ class _Commands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
-            return None
+            if ctx.resilient_parsing:
+                return None  # a shell asks for completions: whoever typed it is told when the command is run
+            ctx.fail(f"there is no command {cmd_name!r}{nearest(cmd_name, _COMMANDS)}")
         module, _, attribute = _COMMANDS[cmd_name].partition(":")
         command: click.Command = getattr(importlib.import_module(f"ductor_stream.cli.{module}"), attribute)
         return command
@@ -75,13 +79,22 @@ def main(arguments: Sequence[str] | None = None, **more: Any) -> None:
     # What the drivers have to say belongs into the log of a process that keeps one, not before a command's answer.
     logging.getLogger("ductor_stream").addHandler(logging.NullHandler())
     with reported("--json" in given):
+        if sys.platform == "win32":
+            raise UsageError("the commands run on Linux and macOS: on Windows, use them in WSL2")
         try:
             cli.main(given, prog_name="ductor-stream", standalone_mode=False, **more)
         except click.exceptions.Abort as error:
             raise KeyboardInterrupt from error
         except click.ClickException as error:
-            error.show()
+            if "--json" in given:
+                report(UsageError(error.format_message()), as_json=True)
+            else:
+                error.show()
             raise SystemExit(error.exit_code) from error
+        except SystemExit as ended:
+            if isinstance(ended.__context__, BrokenPipeError):  # which click takes for a failure
+                raise ended.__context__ from None
+            raise
 
 
 if __name__ == "__main__":

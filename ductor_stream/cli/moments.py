@@ -7,6 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import click
 
+_LONGEST = timedelta(days=365_000)
+"""Ago: about a thousand years. Ten times as long is before the first day that Python knows."""
 _UNITS = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
 
 
@@ -17,14 +19,20 @@ def moment(text: str) -> timedelta | datetime:
     """
     ago = re.fullmatch(r"(\d{1,7})([dhms])", text)
     if ago is not None:
-        return timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+        since = timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+        if since > _LONGEST:
+            raise click.BadParameter(f"{text} is too long ago: at most {_LONGEST.days}d")
+        return since
     try:
         found = datetime.fromisoformat(text)
+        found = found.astimezone(UTC) if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    except OverflowError:
+        raise click.BadParameter(f"{text} is outside of the years 1 to 9999 in UTC") from None
     except ValueError:
         raise click.BadParameter(
             f"{text!r} is neither like 30d, 12h, 15m, 90s nor like 2026-11-01 or 2026-11-01T12:00Z"
         ) from None
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    return found
 
 
 def in_ms(moment: timedelta | datetime, now: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -71,13 +72,14 @@ def coordinator(apps: Sequence[str], **given: Any) -> None:
 def worker(apps: Sequence[str], queues: Sequence[str], concurrency: int, **given: Any) -> None:
     """Run steps. Needs Kafka and nothing else."""
     loaded, settings = _prepare(apps, given)
-    chosen = {app.namespace: _queues_of(app, queues) for app in loaded}
+    chosen = _queues_of(loaded, queues)
     from ductor_stream.wiring.workers import worker_service
 
     def build(registry: CollectorRegistry) -> list[Service]:
         return [
             worker_service(app, settings, _metrics(registry, app, settings), chosen[app.namespace], concurrency)
             for app in loaded
+            if chosen[app.namespace]
         ]
 
     run_process(settings, build)
@@ -92,7 +94,7 @@ def serve(apps: Sequence[str], queues: Sequence[str], concurrency: int, **given:
     """Coordinator and worker in one process: steps are handed over in memory where a slot is free (SyncMatch)."""
     loaded, settings = _prepare(apps, given)
     settings.need_database()
-    chosen = {app.namespace: _queues_of(app, queues) for app in loaded}
+    chosen = _queues_of(loaded, queues)
     from ductor_stream.wiring.serving import serve_build
 
     run_process(settings, serve_build(loaded, settings, chosen, concurrency))
@@ -113,15 +115,22 @@ def _metrics(registry: CollectorRegistry, app: App, settings: Settings) -> Metri
     return Metrics(registry, app=settings.topics(app.namespace).namespace)
 
 
-def _queues_of(app: App, wanted: Sequence[str]) -> tuple[str, ...]:
-    own = app.queues(external=False)
+def _queues_of(apps: Sequence[App], wanted: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """What each app runs here of the queues that are wanted (all of its own, where none are named), by its name.
+
+    Raises InvalidConfig for a queue that no app has: whoever started this process counts on it.
+    """
+    own = {app.namespace: app.queues(external=False) for app in apps}
     if not wanted:
-        if not own:
-            raise InvalidConfig(f"app {app.namespace} declares no step that could run here")
+        if idle := [name for name, queues in own.items() if not queues]:
+            raise InvalidConfig(f"app {idle[0]} declares no step that could run here")
         return own
-    chosen = tuple(queue for queue in dict.fromkeys(wanted) if queue in own)
-    if not chosen:
+    known = sorted({queue for queues in own.values() for queue in queues})
+    if missing := [queue for queue in dict.fromkeys(wanted) if queue not in known]:
+        subject, has = (f"app {apps[0].namespace} has", "it has") if len(apps) == 1 else ("the apps have", "they have")
+        near = difflib.get_close_matches(missing[0], known, n=1)
+        hint = f" (did you mean {near[0]}?)" if near else ""
         raise InvalidConfig(
-            f"app {app.namespace} has no step on queue {', '.join(wanted)}; it has {', '.join(own) or 'none at all'}"
+            f"{subject} no step on queue {', '.join(missing)}; {has} {', '.join(known) or 'none at all'}{hint}"
         )
-    return chosen
+    return {name: tuple(queue for queue in dict.fromkeys(wanted) if queue in queues) for name, queues in own.items()}

@@ -72,7 +72,7 @@ def shown(reader: RunReader, row: RunRow, settings: Settings) -> dict[str, Any]:
     return {
         **listed(row),
         **outcome,
-        "waiting_for": why(state, row.updated_at, surroundings(reader, state, beats, settings)),
+        "waiting_for": why(state, row.updated_at, surroundings(reader, row, state, beats, settings)),
         "view": _json(row.header.view),
         "parent": row.header.parent.run_id if row.header.parent is not None else None,
         "input": plain(state.header.input),

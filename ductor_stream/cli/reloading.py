@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from ductor_stream.cli.running import Stop, stop_on_signals
 from ductor_stream.config import Settings
 from ductor_stream.dev.ports import pick_port
 from ductor_stream.dev.process import ServerProcess, ServerSpec, launch
+from ductor_stream.telemetry.health import ask
 
 _LOOK_EVERY_S = 0.3
 _ASK_WITHIN_S = 1.0
@@ -127,13 +127,7 @@ class _Child:
         self._port = settings.health_port or pick_port()
         self._command = [sys.executable, "-m", "ductor_stream.cli.main", "serve", spec]
         self._command += ["--health-port", str(self._port), "--concurrency", str(concurrency)]
-        self.environment = {
-            **os.environ,
-            "DUCTOR_KAFKA_BOOTSTRAP": settings.need_kafka(),
-            "DUCTOR_DATABASE_URL": settings.need_database(),
-            "DUCTOR_KAFKA_PROTOCOL": settings.kafka_protocol,
-            "DUCTOR_KAFKA_INSTANCE_ID": settings.kafka_instance_id or "",
-        }
+        self.environment = settings.environment(os.environ)
         self.log = data_dir / "app.log"
         self.told_end, self._passed_on = False, 0
         self._process = self._start()
@@ -156,15 +150,11 @@ class _Child:
     def ready(self) -> bool:
         """Whether nothing is amiss with it, and it owns runs: from then on a start is taken at once."""
         try:
-            self._ask("readyz")
-            families = text_string_to_metric_families(self._ask("metrics"))
+            ask(self._port, "/readyz", _ASK_WITHIN_S)
+            families = text_string_to_metric_families(ask(self._port, "/metrics", _ASK_WITHIN_S))
         except OSError:
             return False
         return any(sample.value > 0 for each in families for sample in each.samples if sample.name == _OWNED)
-
-    def _ask(self, path: str) -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/{path}", timeout=_ASK_WITHIN_S) as answer:
-            return str(answer.read(), "utf-8")
 
     def pass_on_log(self) -> None:
         """What the app has logged since the last time, to where our own logs go."""

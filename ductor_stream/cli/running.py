@@ -98,7 +98,7 @@ def process_registry() -> CollectorRegistry:
 def connected(connect: Callable[[], _T], stop: Stop, within_s: float = CONNECT_WITHIN_S) -> _T | None:
     """Call ``connect`` until it works; None when ``stop`` was set meanwhile.
 
-    Raises what trying again cannot mend, and after ``within_s`` LogUnavailable or StoreUnavailable.
+    Raises what trying again cannot mend, and after ``within_s`` LogUnavailable or StoreUnavailable, saying so.
     """
     deadline, pause = time.monotonic() + within_s, _FIRST_RETRY_S
     while not stop.is_set():
@@ -106,7 +106,8 @@ def connected(connect: Callable[[], _T], stop: Stop, within_s: float = CONNECT_W
             return connect()
         except (LogUnavailable, StoreUnavailable) as error:
             if time.monotonic() > deadline:
-                raise
+                told = f"tried for {within_s:.0f} s; `ductor-stream doctor` looks at the connections one by one"
+                raise type(error)(f"{error} ({told})") from error
             _log.warning("cannot be reached, trying again", reason=str(error), again_in_s=pause)
         stop.wait(pause)
         pause = min(pause * 2, _LONGEST_RETRY_S)
@@ -131,9 +132,9 @@ def run_process(settings: Settings, build: Build, ready: Callable[[CollectorRegi
         group, switch = Group(services), DeadMansSwitch()
         health.ask(group.ready)
         _settle_memory()
-        group.start()
-        _log.info("running", services=[service.name for service in services], health_port=health.port)
         try:
+            group.start()
+            _log.info("running", services=[service.name for service in services], health_port=health.port)
             while not stop.wait(_LOOK_EVERY_S) and not group.wait(0):
                 switch.hold(group.ticking_for())
                 if ready is not None and not group.ready() and ready(registry):

@@ -10,7 +10,7 @@ import msgspec
 from ductor_stream.engine.state import Node, RunState
 from ductor_stream.engine.waiting import waiting_for
 from ductor_stream.kafka.inspection import QueueFacts
-from ductor_stream.store.rows import Beat
+from ductor_stream.store.rows import Beat, PutOff
 
 _SHOWN = 3
 """Nodes that a sentence names, as the engine does; the rest is counted."""
@@ -20,13 +20,16 @@ class Surroundings(msgspec.Struct, frozen=True):
     """What is known around a run. What could not be asked is empty, and None is "not known".
 
     ``beats`` and ``children`` are by node id: what was last heard of an attempt in flight, the status of a child run
-    (empty for one that is not there yet). ``queues`` is by queue name, ``coordinators`` how many there are.
+    (empty for one that is not there yet). ``queues`` is by queue name, ``coordinators`` how many there are; of groups
+    that this principal may not describe nothing is known.
     """
 
     beats: Mapping[str, Beat] = {}
     queues: Mapping[str, QueueFacts] = {}
     children: Mapping[str, str] = {}
     coordinators: int | None = None
+    put_off: PutOff | None = None
+    """Inputs of the run that wait in the inbox."""
 
 
 def named_nodes(state: RunState) -> list[Node]:
@@ -57,9 +60,19 @@ def why(state: RunState, now: int, around: Surroundings) -> str | None:
         left = len(state.nodes) - len(named)
         told = [_about(state, node, now, around) for node in named]
         sentence = "; ".join(told) + (f"; and {left} more" if left else "")
+    if around.put_off is not None:
+        sentence = f"{_inbox(around.put_off)}; {sentence}"
     if around.coordinators == 0:
         return f"no coordinator is up, start one (`ductor-stream coordinator MODULE:APP`); until then: {sentence}"
     return sentence
+
+
+def _inbox(put_off: PutOff) -> str:
+    until = f" until {_moment(put_off.until)}" if put_off.until is not None else ""
+    wait = f"{put_off.inputs} input(s) wait in the inbox{until}"
+    if put_off.tries:
+        return f"{wait}: something else writes its row, version checks were lost in {put_off.tries} round(s)"
+    return f"{wait}: another session keeps its row locked, or they need another release"
 
 
 def _about(state: RunState, node: Node, now: int, around: Surroundings) -> str:

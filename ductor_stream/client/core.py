@@ -26,7 +26,7 @@ from ductor_stream.errors import (
     RunTerminated,
     RunTimedOut,
 )
-from ductor_stream.outcomes import REJECTED, Outcome, Question
+from ductor_stream.outcomes import REJECTED, Outcome, Question, RunDescription
 from ductor_stream.protocol.requests import Request, RequestEncoder
 
 if TYPE_CHECKING:
@@ -112,10 +112,16 @@ class Core:
         return self._send(run_id, SignalReceived(signal_id or uuid.uuid4().hex, name, raw))
 
     def command(
-        self, run_id: str, kind: CommandKind, reason: str, command_id: str | None, to_node: str | None = None
+        self,
+        run_id: str,
+        kind: CommandKind,
+        reason: str,
+        command_id: str | None,
+        to_node: str | None = None,
+        to_transition: int | None = None,
     ) -> Future[None]:
-        """Send an order; ``to_node`` is for a reset alone."""
-        return self._send(run_id, CommandReceived(kind, command_id or uuid.uuid4().hex, reason, to_node))
+        """Send an order; ``to_node`` and ``to_transition`` are for a reset alone."""
+        return self._send(run_id, CommandReceived(kind, command_id or uuid.uuid4().hex, reason, to_node, to_transition))
 
     def _send(self, run_id: str, request: Request) -> Future[None]:
         return self._log.send(self._encoder.encode(run_id, request))
@@ -137,12 +143,35 @@ class Core:
 
     def outcome(self, target: Target) -> Future[Outcome]:
         """Done when the run has ended. Raises InvalidConfig where only a database could tell."""
+        self._need_to_know(target)
+        return self._feed.outcome(target.question)
+
+    def known(self, target: Target) -> Future[Outcome]:
+        """Done as soon as anything is known of the run. Raises InvalidConfig where only a database could tell."""
+        self._need_to_know(target)
+        return self._feed.known(target.question)
+
+    def _need_to_know(self, target: Target) -> None:
         if not self._feed.can_tell(target.question):
             raise InvalidConfig(
                 f"run {target.run_id!r} was not started by this client: what became of it is in the database; "
                 "set DUCTOR_DATABASE_URL"
             )
-        return self._feed.outcome(target.question)
+
+    def description(self, outcome: Outcome) -> RunDescription:
+        """The run as it is. Raises RunExists when its start was refused."""
+        if outcome.status == REJECTED:
+            raise _ended(outcome)
+        reason = outcome.reason or (outcome.failure.message if outcome.failure else "")
+        return RunDescription(
+            outcome.run_id, outcome.status, outcome.execution, outcome.workflow, outcome.version, reason
+        )
+
+    def unheard(self, target: Target, timeout: float) -> TimeoutError:
+        """The error of a question that nothing could answer yet."""
+        return TimeoutError(
+            f"nothing is known of run {target.run_id} after {timeout} s: was it started, and is a coordinator running?"
+        )
 
     def result(self, target: Target, outcome: Outcome) -> Any:
         """The workflow's result, or the OutcomeError that says how else the run ended."""

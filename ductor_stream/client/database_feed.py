@@ -28,6 +28,7 @@ class DatabaseFeed:
         self._reader = reader
         self._waiting = Waiting()
         self._latest: dict[Question, Outcome] = {}
+        self._asked_before: set[Question] = set()
         self._asked = threading.Event()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="ductor-outcomes", daemon=True)
@@ -38,7 +39,14 @@ class DatabaseFeed:
 
     def outcome(self, question: Question) -> Future[Outcome]:
         """Done when the run's row says that the execution has ended."""
-        future = self._waiting.add(question)
+        return self._wait(question, any_status=False)
+
+    def known(self, question: Question) -> Future[Outcome]:
+        """Done when the run's row was read, once it is there."""
+        return self._wait(question, any_status=True)
+
+    def _wait(self, question: Question, *, any_status: bool) -> Future[Outcome]:
+        future = self._waiting.add(question, any_status=any_status)
         self._asked.set()
         return future
 
@@ -74,6 +82,7 @@ class DatabaseFeed:
             self._look(self._waiting.questions())
 
     def _look(self, questions: list[Question]) -> None:
+        self._forget_all_but({*questions})
         try:
             for start in range(0, len(questions), AT_ONCE):
                 for question, outcome in self._reader.outcomes(questions[start : start + AT_ONCE]).items():
@@ -86,3 +95,9 @@ class DatabaseFeed:
         except Exception as error:  # noqa: BLE001 - whoever waits must hear of it, and the thread live on
             _log.exception("reading outcomes failed")
             self._waiting.fail(error)
+
+    def _forget_all_but(self, asked: set[Question]) -> None:
+        # What was asked at the last look stays for one more: whoever has just given up is about to tell what it was.
+        for question in self._latest.keys() - asked - self._asked_before:
+            del self._latest[question]
+        self._asked_before = asked

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
 from ductor_stream.client.core import Core, Target
 from ductor_stream.declarations import Signal
+from ductor_stream.outcomes import RunDescription
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -64,9 +65,31 @@ class RunHandle(Generic[Out]):
         """
         await acknowledged(self._core.command(self.run_id, "retry", reason, command_id))
 
-    async def reset(self, to_node: str, reason: str = "", *, command_id: str | None = None) -> None:
-        """Go back to where the node was created and run on from there, as a new execution."""
-        await acknowledged(self._core.command(self.run_id, "reset", reason, command_id, to_node))
+    async def reset(
+        self,
+        to_node: str | None = None,
+        reason: str = "",
+        *,
+        to_transition: int | None = None,
+        command_id: str | None = None,
+    ) -> None:
+        """Go back to where the node was created, or to where the transition (a ``seq`` of the run's history) had left it,
+        and run on from there, as a new execution. Raises InvalidValue unless it is one of them.
+        """
+        await acknowledged(self._core.command(self.run_id, "reset", reason, command_id, to_node, to_transition))
+
+    async def describe(self, timeout: float = 10.0) -> RunDescription:
+        """Whether the run is under way, paused or suspended, or how it has ended; in which execution, and why.
+
+        With a database from its row; without one from the latest event that was heard. Waits at most ``timeout``
+        seconds for a run that was just started. Raises RunExists when its start was refused, TimeoutError when nothing
+        is known of it, InvalidConfig as ``result``.
+        """
+        waiting = asyncio.wrap_future(self._core.known(self._target))
+        try:
+            return self._core.description(await asyncio.wait_for(waiting, timeout))
+        except TimeoutError:
+            raise self._core.unheard(self._target, timeout) from None
 
     async def result(self, timeout: float | None = None) -> Out:
         """Wait at most ``timeout`` seconds for the run to end, and give its result.

@@ -6,6 +6,7 @@ not exist, so a handle to such a run is refused.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import OrderedDict
 from concurrent.futures import Future
@@ -16,7 +17,13 @@ from ductor_stream.outcomes import REJECTED, Outcome, Question
 from ductor_stream.protocol.lifecycle import LifecycleEvent
 
 REMEMBERED = 100_000
-"""Runs whose latest events are kept, least recently named out first: a few hundred bytes each, results apart."""
+"""Runs whose latest events are kept, least recently named out first: a few hundred bytes each, results apart.
+
+Runs that somebody waits for are kept, however many they are.
+"""
+
+LOOKED_AT = 10
+"""Runs that are looked at, to be forgotten, each time that one is named: where many are waited for, it takes several."""
 
 EXECUTIONS = 4
 """Executions kept per run: an older one was replaced by so many starts that nobody can still wait for it."""
@@ -28,18 +35,29 @@ class _Execution:
     def __init__(self, latest: Outcome) -> None:
         self.latest, self.seq = latest, 0
         self.start_id = ""
+        """The start that it names as its own; one that names none goes on with an earlier one's (``start_of``)."""
 
 
 class _Followed:
     """One run that somebody named: its last executions, and starts of it that were refused."""
 
-    __slots__ = ("answered", "executions", "refused", "started_here")
+    __slots__ = ("answered", "before", "executions", "refused", "started_here")
 
     def __init__(self) -> None:
         self.answered: Outcome | None = None
         self.executions: dict[int, _Execution] = {}
         self.refused: dict[str, Outcome] = {}
         self.started_here = False
+        self.before = (0, "")
+        """The latest execution that is kept no more and named its start, with that."""
+
+    def start_of(self, execution: int) -> str:
+        """The start that an execution goes back to: its own, or as a retry or by ContinueAsNew the last one's before it.
+
+        Looked up each time, since the event that names it may come late: what is redriven comes after what followed it.
+        """
+        named = ((number, found.start_id) for number, found in self.executions.items() if found.start_id)
+        return max((each for each in named if each[0] <= execution), default=self.before)[1]
 
     def answer(self, question: Question) -> Outcome | None:
         if question.start_id in self.refused:
@@ -50,11 +68,12 @@ class _Followed:
             return self.answered if self.answered.execution >= latest else self.executions[latest].latest
         if not self.executions:
             return None
-        newest = self.executions[max(self.executions)]
+        number = max(self.executions)
+        newest = self.executions[number]
         if not question.start_id:
             return newest.latest
-        own = [number for number, found in self.executions.items() if found.start_id == question.start_id]
-        if not own and not newest.start_id:
+        own = [each for each in self.executions if self.start_of(each) == question.start_id]
+        if not own and not self.start_of(number):
             # Its beginning was not heard, or does not say whose start it was: the newest is the best guess.
             return newest.latest
         return self.executions[max(own)].latest if own else None
@@ -77,7 +96,14 @@ class LifecycleFeed:
 
     def outcome(self, question: Question) -> Future[Outcome]:
         """Done when a terminal event of the execution was read."""
-        future = self._waiting.add(question)
+        return self._wait(question, any_status=False)
+
+    def known(self, question: Question) -> Future[Outcome]:
+        """Done when any event of the execution was read."""
+        return self._wait(question, any_status=True)
+
+    def _wait(self, question: Question, *, any_status: bool) -> Future[Outcome]:
+        future = self._waiting.add(question, any_status=any_status)
         with self._lock:
             known = self._named(question.run_id).answer(question)
             begin, self._following = not self._following, True
@@ -106,8 +132,13 @@ class LifecycleFeed:
     def _named(self, run_id: str) -> _Followed:
         followed = self._followed.setdefault(run_id, _Followed())
         self._followed.move_to_end(run_id)
-        if len(self._followed) > REMEMBERED:
-            self._followed.popitem(last=False)
+        for oldest in list(itertools.islice(self._followed, LOOKED_AT)):
+            if len(self._followed) <= REMEMBERED or oldest == run_id:
+                break
+            if self._waiting.questions_about(oldest):
+                self._followed.move_to_end(oldest)
+            else:
+                del self._followed[oldest]
         return followed
 
     def _heard(self, event: LifecycleEvent) -> None:
@@ -139,19 +170,20 @@ def _note(followed: _Followed, event: LifecycleEvent) -> None:
         if event.code == "run_exists" and event.about:
             followed.refused[event.about] = outcome
         return
+    if event.type == "run.contended":
+        return
     if event.type == "start.answered":
         followed.answered = outcome
         return
     execution = followed.executions.get(event.execution)
     if execution is None:
         execution = followed.executions[event.execution] = _Execution(outcome)
-        # An execution that does not name a start goes on with what the last one had: a retry, ContinueAsNew.
-        earlier = [number for number in followed.executions if number < event.execution]
-        execution.start_id = followed.executions[max(earlier)].start_id if earlier else ""
     if event.seq >= execution.seq:
         # What is redriven comes again after what followed it, and must not hide how the run has ended.
         execution.latest, execution.seq = outcome, event.seq
     if event.type == "run.started" and event.about:
         execution.start_id = event.about
     while len(followed.executions) > EXECUTIONS:
-        del followed.executions[min(followed.executions)]
+        oldest = min(followed.executions)
+        if start_id := followed.executions.pop(oldest).start_id:
+            followed.before = max(followed.before, (oldest, start_id))

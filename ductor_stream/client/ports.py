@@ -53,6 +53,9 @@ class Feed(Protocol):
     def outcome(self, question: Question) -> Future[Outcome]:
         """Done when the execution has ended, or the start was refused."""
 
+    def known(self, question: Question) -> Future[Outcome]:
+        """Done as soon as anything is known of the execution, or the start was refused."""
+
     def latest(self, question: Question) -> Outcome | None:
         """What was last heard, without asking again."""
 

@@ -6,6 +6,7 @@ from typing import Any, Generic, TypeVar, cast, overload
 
 from ductor_stream.client.core import Core, Target
 from ductor_stream.declarations import Signal
+from ductor_stream.outcomes import RunDescription
 
 T = TypeVar("T")
 Out = TypeVar("Out")
@@ -54,9 +55,27 @@ class SyncRunHandle(Generic[Out]):
         """
         self._core.command(self.run_id, "retry", reason, command_id).result()
 
-    def reset(self, to_node: str, reason: str = "", *, command_id: str | None = None) -> None:
-        """Go back to where the node was created and run on from there, as a new execution."""
-        self._core.command(self.run_id, "reset", reason, command_id, to_node).result()
+    def reset(
+        self,
+        to_node: str | None = None,
+        reason: str = "",
+        *,
+        to_transition: int | None = None,
+        command_id: str | None = None,
+    ) -> None:
+        """Go back to where the node was created, or to where the transition (a ``seq`` of the run's history) had left it,
+        and run on from there, as a new execution. Raises InvalidValue unless it is one of them.
+        """
+        self._core.command(self.run_id, "reset", reason, command_id, to_node, to_transition).result()
+
+    def describe(self, timeout: float = 10.0) -> RunDescription:
+        """The run as it is; see ``RunHandle.describe``."""
+        future = self._core.known(self._target)
+        try:
+            return self._core.description(future.result(timeout))
+        except TimeoutError:
+            future.cancel()
+            raise self._core.unheard(self._target, timeout) from None
 
     def result(self, timeout: float | None = None) -> Out:
         """Wait at most ``timeout`` seconds for the run to end, and give its result; see ``RunHandle.result``."""

@@ -18,17 +18,19 @@ class Waiting:
     """Who waits for what. Safe to use from any thread; a waiter that gave up is forgotten."""
 
     def __init__(self) -> None:
-        self._futures: dict[str, dict[Question, list[Future[Outcome]]]] = {}
+        self._futures: dict[str, dict[tuple[Question, bool], list[Future[Outcome]]]] = {}
         self._lock = threading.Lock()
         self._closed = False
 
-    def add(self, question: Question) -> Future[Outcome]:
-        """A future that ``settle`` will complete. Raises UsageError after ``close``."""
+    def add(self, question: Question, *, any_status: bool = False) -> Future[Outcome]:
+        """A future that ``settle`` will complete: by how the run has ended, or by whatever is known. Raises UsageError
+        after ``close``.
+        """
         future: Future[Outcome] = Future()
         with self._lock:
             if self._closed:
                 raise UsageError("the client is closed")
-            self._futures.setdefault(question.run_id, {}).setdefault(question, []).append(future)
+            self._futures.setdefault(question.run_id, {}).setdefault((question, any_status), []).append(future)
         return future
 
     def questions(self) -> list[Question]:
@@ -42,16 +44,16 @@ class Waiting:
             return self._open(run_id)
 
     def settle(self, question: Question, outcome: Outcome) -> None:
-        """Tell whoever waits for it, if the outcome is final."""
-        if outcome.status in FINAL:
-            for future in self._taken([question]):
-                with contextlib.suppress(InvalidStateError):  # given up this moment
-                    future.set_result(outcome)
+        """Tell whoever waits for it, if that is what they wait for."""
+        kinds = (True, False) if outcome.status in FINAL else (True,)
+        for future in self._taken([(question, any_status) for any_status in kinds]):
+            with contextlib.suppress(InvalidStateError):  # given up this moment
+                future.set_result(outcome)
 
     def fail(self, error: BaseException) -> None:
         """Tell everyone that there will be no answer."""
         with self._lock:
-            asked = [question for of_run in self._futures.values() for question in of_run]
+            asked = [each for of_run in self._futures.values() for each in of_run]
         for future in self._taken(asked):
             with contextlib.suppress(InvalidStateError):
                 future.set_exception(error)
@@ -60,20 +62,18 @@ class Waiting:
         """Nobody may wait any more."""
         with self._lock:
             self._closed = True
-        self.fail(UsageError("the client was closed before the run ended"))
+        self.fail(UsageError("the client was closed before the answer came"))
 
     def _open(self, run_id: str) -> list[Question]:
         of_run = self._futures.get(run_id, {})
-        for question in list(of_run):
-            of_run[question] = [future for future in of_run[question] if not future.cancelled()]
-            if not of_run[question]:
-                del of_run[question]
+        for each in list(of_run):
+            of_run[each] = [future for future in of_run[each] if not future.cancelled()]
+            if not of_run[each]:
+                del of_run[each]
         if not of_run:
             self._futures.pop(run_id, None)
-        return list(of_run)
+        return list(dict.fromkeys(question for question, _ in of_run))
 
-    def _taken(self, questions: Iterable[Question]) -> list[Future[Outcome]]:
+    def _taken(self, asked: Iterable[tuple[Question, bool]]) -> list[Future[Outcome]]:
         with self._lock:
-            return [
-                future for question in questions for future in self._futures.get(question.run_id, {}).pop(question, ())
-            ]
+            return [future for each in asked for future in self._futures.get(each[0].run_id, {}).pop(each, ())]

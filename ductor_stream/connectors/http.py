@@ -57,6 +57,11 @@ class Sender:
         self._output = step.definition.output_type
         input = step.parameters.all[0].type if step.parameters.all else msgspec.UNSET
         self._url = Template(request.url, input, "url")
+        # Segments of the path without a field in them: what is odd there, the declaration wants.
+        self._fixed = [
+            one == other
+            for one, other in zip(*(_segments(self._url.filled_with(text)) for text in ("a", "b")), strict=True)
+        ]
         self._headers = {
             name: value if isinstance(value, Secret) else Template(value, input, f"header {name}")
             for name, value in request.headers.items()
@@ -74,9 +79,9 @@ class Sender:
             finally:
                 await response.aclose()
         except (httpx.UnsupportedProtocol, httpx.LocalProtocolError, httpx.InvalidURL) as error:
-            raise TerminalError(f"{self._named}: {_said(error)}", type="InvalidRequest") from None
+            raise TerminalError(f"{self._named}: {_said(error, secrets)}", type="InvalidRequest") from None
         except httpx.TransportError as error:
-            raise RetryableError(f"{self._named}: {_said(error)}", type="HTTPConnectionError") from None
+            raise RetryableError(f"{self._named}: {_said(error, secrets)}", type="HTTPConnectionError") from None
         return self._answer(response, redacted(content, secrets), secrets)
 
     # -- what is sent -----------------------------------------------------------------------
@@ -107,9 +112,9 @@ class Sender:
 
     def _target(self, plain: Any) -> str:
         found = self._url.fill(plain, lambda text: quote(text, safe=""))
-        segments = urlsplit(found).path.split("/")
         # A field must not lead out of its place: "", "." and ".." are whole segments with another meaning.
-        if self._url.names and (any(part in (".", "..") for part in segments) or "" in segments[1:-1]):
+        filled = zip(self._fixed, _segments(found), strict=True)
+        if any(part in ("", ".", "..") for is_fixed, part in filled if not is_fixed):
             raise TerminalError(f"{self._named}: a field makes the path {urlsplit(found).path!r}", type="InvalidInput")
         return found
 
@@ -152,6 +157,10 @@ class Sender:
             raise TerminalError(f"{self._named}: {error}", type="InvalidResponse") from None
 
 
+def _segments(url: str) -> list[str]:
+    return urlsplit(url).path.split("/")
+
+
 def header_text(text: str) -> str:
     """A text as a header can have it: other characters than visible ASCII are escaped as in URLs."""
     return quote(text, safe="".join(map(chr, range(0x21, 0x7F))) + " ").strip()
@@ -176,5 +185,7 @@ def retry_after_s(given: str | None, date: str | None) -> float | None:
     return min(seconds, LONGEST_WAIT_S) if seconds > 0 else None
 
 
-def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {json.dumps(str(error))[1:-1]}" if str(error) else type(error).__name__
+def _said(error: Exception, secrets: list[str]) -> str:
+    """What the HTTP library says, without secrets: of a header that it refuses it shows the value."""
+    text = redacted(str(error).encode(errors="backslashreplace"), secrets).decode()
+    return f"{type(error).__name__}: {json.dumps(text)[1:-1]}" if text else type(error).__name__

@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, Producer
 from ductor_stream.config import Settings
 from ductor_stream.engine import values
 from ductor_stream.errors import InvalidDefinition, RetryableError, TerminalError
-from ductor_stream.kafka.options import client_options, open_client
+from ductor_stream.kafka.options import HeardProducer, client_options, open_client
 from ductor_stream.kafka.task_producer import TaskProducer
 from ductor_stream.ports import Outgoing, Undeliverable
 from ductor_stream.protocol.topics import Topics
@@ -38,7 +38,7 @@ def opener(settings: Settings) -> Callable[[], AsyncIterator[TaskProducer]]:
         # A broker refuses a whole batch for one record that is over the topic's limit, which is the user's and may be
         # small: alone in its batch, a record fails no other run's (R11).
         options = client_options("producer", settings.need_kafka(), settings.kafka, batch_num_messages=1)
-        return open_client(Producer, options | {"error_cb": heard})
+        return open_client(HeardProducer, options | {"error_cb": heard})
 
     async def open_producer() -> AsyncIterator[TaskProducer]:
         producer = TaskProducer(make)

@@ -13,6 +13,9 @@ from ductor_stream.work import Secret
 SHORTEST = 6
 """Characters that a secret has at least: shorter ones would be found everywhere in answers, and could not be hidden."""
 
+LONG_WORD = 8
+"""Characters of a word of a secret that is hidden by itself: ``Bearer`` and ``Basic`` are shorter, and no secret."""
+
 HIDDEN = b"***"
 _VISIBLE = re.compile(r"[\x20-\x7e]+")
 
@@ -49,16 +52,20 @@ def value_of(secret: Secret, environ: Mapping[str, str] | None = None) -> str:
 
 
 def redacted(content: bytes, secrets: Iterable[str]) -> bytes:
-    """What a service answered, without the secrets that it echoes: as they are, or escaped as in JSON or in a URL."""
-    for secret in secrets:
-        content = content.replace(secret.encode(), HIDDEN)
+    """What a service answered, without the secrets that it echoes: as they are, or escaped as in JSON or in a URL.
+
+    Of ``Basic dXNlcjpw…`` the second word alone is a secret too.
+    """
+    words = {word for secret in secrets for word in (secret, *(w for w in secret.split() if len(w) >= LONG_WORD))}
+    for word in sorted(words, key=lambda word: (-len(word), word)):
+        content = content.replace(word.encode(), HIDDEN)
         if b"\\" in content or b"%" in content:
-            content = re.sub(b"".join(map(_written, secret.encode())), HIDDEN, content)
+            content = re.sub(b"".join(map(_written, word.encode())), HIDDEN, content)
     return content
 
 
 def _written(byte: int) -> bytes:
     """A pattern of all ways to write a visible character."""
     plain = bytes([byte])
-    escaped = rb"|\\" + re.escape(plain) if plain in b'"\\/' else b""
+    escaped = rb"|\\" + re.escape(plain) if plain in b"\"'\\/" else b""
     return rb"(?:%s|\\u00(?i:%02x)|%%(?i:%02x)%s)" % (re.escape(plain), byte, byte, escaped)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from ductor_stream.engine.events import Continued
+from ductor_stream.engine.events import Continuation
 from ductor_stream.engine.fork import lineage
 from ductor_stream.engine.planners import Live
 from ductor_stream.engine.state import CLOSED, Record, RunState, UnknownFormat, decode_header, decode_records
@@ -136,7 +136,7 @@ def _rebuilt(loaded: LoadedRun, raw_header: bytes) -> Cached:
 def just_begun(records: Sequence[Record], state: RunState) -> Sequence[Record]:
     """The whole history of an open execution, where these records of one tick are all that it has; else nothing."""
     own = [record for record in records if record.execution == state.header.execution]
-    if state.closed or not own or own[0].seq != 1 or not isinstance(own[0].event, Continued):
+    if state.closed or not own or own[0].seq != 1 or not isinstance(own[0].event, Continuation):
         return ()
     return own
 

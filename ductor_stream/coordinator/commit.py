@@ -105,7 +105,9 @@ class Committer:
         now: int,
     ) -> None:
         batch = prepared.batch
-        batch.inbox, batch.consumed = list(work.inbox), work.consumed
+        waiting = {row[:2] for row in work.deferred}
+        batch.inbox, batch.deferred = list(work.inbox), work.deferred
+        batch.consumed = [row for row in work.consumed if row not in waiting]
         batch.payloads, batch.released = work.payloads, list(work.released)
         batch.closed_attempts.extend(work.ended)
         for row in work.handed:
@@ -113,11 +115,11 @@ class Committer:
         for partition, records in work.outgoing.items():
             prepared.records.setdefault(partition, []).extend(records)
         for partition, run_id, told in work.orphaned:
-            self._send(prepared, partition, run_id, told)
+            self._send(prepared, partition, run_id, told, {})
         for one in ticked:
             try:
                 self._run(prepared, one, owned[one.partition], counts, now)
-            except TransientError:
+            except (PoisonedRun, TransientError):
                 raise
             except Exception as error:
                 # Whatever cannot be encoded is this run's own affair (R11).
@@ -139,8 +141,8 @@ class Committer:
         state = tick.state if tick is not None else one.before.state
         if tick is not None and state is not None:
             if tick.records:
-                self._write(prepared, one, state, owned)
-            for action in tick.actions:
+                self._write(prepared, one, state, owned, now)
+            for action in (*one.contended(now), *tick.actions):
                 self._act(prepared, one, state, action, counts, now)
         for beat, here in one.beats:
             node = state.nodes.get(beat.node_id) if state is not None else None
@@ -169,7 +171,7 @@ class Committer:
         prepared.heard.append(Heard(row, node.options if node is not None else None))
         prepared.discharged.append(Fence(row.run_id, row.execution, row.node_id, row.generation))
 
-    def _write(self, prepared: Prepared, one: Ticked, state: RunState, owned: Owned) -> None:
+    def _write(self, prepared: Prepared, one: Ticked, state: RunState, owned: Owned, now: int) -> None:
         tick, header, before = one.tick, state.header, one.before
         assert tick is not None
         version = before.record_version + 1
@@ -177,9 +179,15 @@ class Committer:
         # A retry or reset keeps the records of the execution that it comes from; so do signals that stay in place.
         journal_from = before.journal_from if same_execution or header.origin or state.span else version
         entry = encode_records(tick.records)
+        if len(entry) > self._config.history_bytes:
+            # Else the statement would be one that Postgres does not read, and nothing would ever land.
+            limit = f"{self._config.history_bytes:,} are the limit"
+            raise PoisonedRun(one.run_id, f"{len(entry):,} bytes of history in one step forward, {limit}")
         size = len(entry) + (before.size if journal_from != version else 0)
         same = goes_on(before.state, state)
         wake = self._wake(one, state, tick.soonest, same)
+        if wake is not None and state.held:
+            wake = min(wake, now)  # at once: the run's own time is ahead where a clock was put right since
         reason = ""
         if header.parked is not None:
             reason = f"{header.parked.code}: {header.parked.message}"
@@ -250,7 +258,7 @@ class Committer:
                 self._end(prepared, one, execution, node)
                 prepared.records.setdefault(one.partition, []).append(self._encoder.stop(one.run_id, action))
             case StartChild() | CommandChild() | TellParent():
-                self._send(prepared, one.partition, one.run_id, action)
+                self._send(prepared, one.partition, one.run_id, action, state.header.context)
             case EmitLifecycle():
                 header = state.header
                 assert one.tick is not None
@@ -264,10 +272,15 @@ class Committer:
                     prepared.batch.attempts.append(late(one.run_id, report, now))
 
     def _send(
-        self, prepared: Prepared, partition: int, run_id: str, action: StartChild | CommandChild | TellParent
+        self,
+        prepared: Prepared,
+        partition: int,
+        run_id: str,
+        action: StartChild | CommandChild | TellParent,
+        context: Mapping[str, str],
     ) -> None:
         """What one run has for another: a row in its home, and a hint (protocol 8)."""
-        other, row = row_for(run_id, action, self._partitions)
+        other, row = row_for(run_id, action, self._partitions, context)
         prepared.batch.inbox.append(row)
         hint = msgspec.structs.replace(self._encoder.wakeup(other), partition=row.partition)
         prepared.records.setdefault(partition, []).append(hint)
@@ -327,7 +340,7 @@ class Committer:
         # Those that were heard of, or go on here for another owner, have their rows in this very batch.
         told = set(prepared.discharged)
         # Many rows behind a slow attempt would make intake rest: then its batch is let go at once.
-        crowded = self._dispatcher.unconfirmed() * 2 >= self._config.unconfirmed_limit
+        crowded = self._dispatcher.crowding() >= 1 / 2
         for fence, partition in self._dispatcher.slow_sync(0.0 if crowded else self._config.sync_row_s):
             if fence in told or partition not in concerned:
                 continue
@@ -345,14 +358,10 @@ class Committer:
                 self._open(prepared, row, None)
 
     def _hold(self, prepared: Prepared, owned: Owned, counts: Mapping[str, int]) -> None:
-        """Records of a topic that does not exist wait as rows: on their way they would hold back all others (protocol 12)."""
         records = prepared.records.get(owned.partition, [])
-        self._undelivered.found(record.topic for record in records if record.topic in counts)
-        if not counts or all(record.topic in counts for record in records):
-            return
-        prepared.records[owned.partition] = [record for record in records if record.topic in counts]
-        missing = [record for record in records if record.topic not in counts]
-        prepared.batch.inbox.extend(self._undelivered.row_for(owned, record, "no such topic") for record in missing)
+        if records and counts:
+            prepared.records[owned.partition], rows = self._undelivered.hold(owned, records, counts)
+            prepared.batch.inbox.extend(rows)
 
     def _advance(
         self, prepared: Prepared, owned: Owned, positions: Sequence[int] | None, discharged: frozenset[Fence]

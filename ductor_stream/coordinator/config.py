@@ -14,12 +14,17 @@ class CoordinatorConfig(msgspec.Struct, frozen=True):
     """Timers fired per commit: of a thousand that are due at once, half need not wait for the other half."""
     unconfirmed_limit: int = 64
     """Batches per partition that the broker has not confirmed; then intake rests (protocol 11). A crash redrives them."""
+    unconfirmed_bytes: int = 128_000_000
+    """Bytes of records in such batches, of all partitions together, likewise: they are in this process's memory until the
+    broker has them, and in that of whoever redrives them. 64 batches of 500 small records are some 20 MB."""
     conflict_tries: int = 3
     """Tries in place after a lost version check, before the losers go through the inbox."""
     conflict_bound: int = 5
     """Rounds through the inbox before a run is failed under its row lock (R9)."""
     conflict_backoff_ms: int = 20
     """First back-off of a conflict, doubled with each try, plus up to as much again at random."""
+    conflict_delay_ms: int = 500
+    """What the losers wait in the inbox from the second round on, doubled with each: 7.5 s in all before a run is failed."""
     idle_poll_s: float = 0.5
     """Longest wait for input: bounds how late retakes, sweeps and the stop flag are seen."""
     local_poll_s: float = 0.002
@@ -34,11 +39,12 @@ class CoordinatorConfig(msgspec.Struct, frozen=True):
     """Signals that a run may have before it and not yet taken; more are dead-lettered: they move along when it continues
     as new, and are in the memory of every owner."""
     signals_bytes: int = 32_000_000
-    """Bytes of their payloads, likewise."""
+    """Bytes of their payloads, likewise, and of what waits for a run that does not exist yet."""
     history_limit: int = 200_000
-    """Events in one execution from which a run is failed, visibly: rebuilding it would hold its partition up (R10)."""
+    """Events in one execution from which a run is failed, visibly: rebuilding it holds its owner up (R10), at so many for
+    some 14 s of processor (bench/rebuild.py)."""
     history_bytes: int = 200_000_000
-    """Bytes of the records that a run is rebuilt from, likewise: reading them takes some two seconds."""
+    """Bytes of the records that a run is rebuilt from, likewise: reading them takes some three seconds."""
     history_kept: int = 10_000
     """Transitions of executions that are over which a run keeps in full; older ones are folded into a summary (R10)."""
     cached_runs: int = 12_000

@@ -7,13 +7,12 @@ Once an offset is passed, its event is applied or durable elsewhere, never only 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from ductor_stream.coordinator.config import CoordinatorConfig
 from ductor_stream.coordinator.letters import DeadLetters
-from ductor_stream.coordinator.locked import LockedRuns
-from ductor_stream.coordinator.ticking import requeued
 from ductor_stream.coordinator.timers import Timers
+from ductor_stream.coordinator.waits import Waits
 from ductor_stream.coordinator.work import Entry, Work
 from ductor_stream.engine.events import Condemned
 from ductor_stream.errors import DataError, InvariantViolation, PoisonedRun, RecordVersionConflict
@@ -42,21 +41,13 @@ class Conflicts:
     ) -> None:
         self.config, self.store, self.clock = config, store, clock
         self.letters, self.metrics, self.jitter = letters, metrics, jitter
-        self.locked = LockedRuns(store, clock, metrics)
+        self.waits = Waits(store, clock, metrics)
         self.rows = itertools.count()
         """Tells rows apart that are written within one ms, or after the clock went back: equal ones would be one."""
-        self.rounds: dict[str, int] = {}
-        """Run id -> rounds that inputs of the owner's own have lost (timers, time-outs): no row carries their count."""
 
     def begin(self, work: Work, timers: Timers) -> Conflict:
         """A batch is about to be tried for the first time."""
         return Conflict(self, work, timers)
-
-    def landed(self, run_ids: Iterable[str]) -> None:
-        """These runs were committed: whatever they had lost before is over."""
-        if self.rounds:
-            for run_id in run_ids:
-                self.rounds.pop(run_id, None)
 
 
 class Conflict:
@@ -64,28 +55,27 @@ class Conflict:
 
     def __init__(self, rules: Conflicts, work: Work, timers: Timers) -> None:
         self._rules, self._work, self._timers = rules, work, timers
+        out, self._behind, over = rules.waits.among(work)
         self._entries = list(work.entries)
+        if over:  # what waited comes before all that was made, or came, meanwhile
+            self._entries.sort(key=lambda each: each.run_id in over and each.row is None)
         self._letters: list[tuple[Entry, DataError]] = []
-        self._losers: set[str] = set()
-        self._locked = set(rules.locked.among(work.entries))
+        self._lost: dict[str, int] = {}
+        self._out, self._waited = set(out), out | self._behind
         self._attempts = self._tries = 0
         self._poisoned: set[str] = set()
         self._livelocked: set[str] = set()
-        self._counted: set[str] = set()
-        self.put_off: list[Entry] = []
-        """Losers' inputs that came from nowhere outside: to be taken in again by a later turn."""
-        self.waiting: list[Entry] = []
-        """Likewise, of runs whose rows are locked: when these may be free."""
         self._bound = _HARD_BOUND + 2 * len({entry.run_id for entry in work.entries})
 
     def attempt(self) -> tuple[Work, list[Entry]]:
         """What to try now: a fresh copy of the work, and its entries."""
         work = self._work.copy()
+        work.lost = self._lost.copy()
         for entry, error in self._letters:
             if entry.received is not None:
                 self._rules.letters.add(work, entry.partition, entry.received, error)
             work.orphan(entry, error)
-        if self._tries <= self._rules.config.conflict_tries and not self._locked:
+        if self._tries <= self._rules.config.conflict_tries and not self._out and not self._behind:
             return work, self._entries
         return work, self._without_losers(work)
 
@@ -95,11 +85,12 @@ class Conflict:
         self._count()
         if conflict.locked:
             # The neighbours have waited long enough for these rows: they go on without them, now and later.
-            self._locked |= conflict.run_ids
-            self._rules.locked.found(self._entries, conflict.run_ids)
+            self._out |= conflict.run_ids
+            self._rules.waits.found(self._entries, conflict.run_ids)
             return
         self._tries += 1
-        self._losers |= conflict.run_ids
+        for run_id in conflict.run_ids:
+            self._lost[run_id] = self._lost.get(run_id, 0) + 1
         _log.warning(str(conflict), run_ids=sorted(conflict.run_ids)[:5], tries=self._tries)
         if self._tries <= config.conflict_tries:
             wait_ms = config.conflict_backoff_ms * 2 ** (self._tries - 1) * (1 + self._rules.jitter())
@@ -121,73 +112,72 @@ class Conflict:
         """Of all attempts, why ever they failed; ``_tries`` are those that lost a version check."""
         self._attempts += 1
         if self._attempts > self._bound:
-            raise InvariantViolation(f"a batch was tried {self._attempts} times: {sorted(self._losers)[:3]}")
+            raise InvariantViolation(f"a batch was tried {self._attempts} times: {sorted(self._lost)[:3]}")
 
     def _without_losers(self, work: Work) -> list[Entry]:
         """Winners go on; losers' inputs go through the inbox, in the same transaction, with the count carried along."""
         rules = self._rules
-        losers = self._losers if self._tries > rules.config.conflict_tries else set()
-        condemned = self._condemned(losers - self._locked)
-        self.put_off, self.waiting = [], []
+        losers = set(self._lost) if self._tries > rules.config.conflict_tries else set()
+        condemned, again = self._condemned(losers - self._out), self._next_round(losers)
         entries: list[Entry] = []
         for entry in self._entries:
-            if entry.run_id in self._locked and not isinstance(entry.input, Beat):  # a beat does not touch its run
+            if self._has_to_wait(entry):
                 self._wait(work, entry)
             elif entry.run_id not in losers:
                 entries.append(entry)
             elif entry.run_id in condemned:
-                message = f"its record_version moved under its owner {self._rounds(entry)} times"
+                message = f"its record_version moved under its owner in {condemned[entry.run_id]} rounds"
                 entries.append(Entry(entry.run_id, entry.partition, Condemned("conflict_livelock", message)))
                 entries.append(entry)
-            elif entry.durable:
-                self._requeue(work, entry, None, entry.tries + 1)
             else:
-                self._later(entry)
+                self._requeue(work, entry, again[entry.run_id], entry.tries + 1)
         return entries
 
+    def _next_round(self, losers: set[str]) -> dict[str, int | None]:
+        """When all inputs of a loser come again: after the first round at once (None), then ever later."""
+        rounds = dict.fromkeys(losers, 0)
+        for entry in self._entries:
+            if entry.run_id in losers:
+                rounds[entry.run_id] = max(rounds[entry.run_id], entry.tries)
+        now, delay_ms = self._rules.clock.now(), self._rules.config.conflict_delay_ms
+        return {run_id: now + (delay_ms << (most - 1)) if most else None for run_id, most in rounds.items()}
+
+    def _has_to_wait(self, entry: Entry) -> bool:
+        if isinstance(entry.input, Beat):
+            return False  # it does not touch its run
+        behind = entry.run_id in self._behind and entry.row is None and not isinstance(entry.input, Condemned)
+        return behind or entry.run_id in self._out
+
     def _requeue(self, work: Work, entry: Entry, not_before: int | None, tries: int) -> None:
-        # Never the name of the row that it comes from, which this very commit deletes: it would not be written.
+        # What came in no row gets one, under a name of its own each time: rows of one name are one.
         about = f"conflict/{self._rules.clock.now()}/{entry.run_id}/{entry.tries}/{next(self._rules.rows)}"
-        work.inbox.append(requeued(entry, about, not_before, tries))
+        work.put_off(entry, about, not_before, tries)
 
     def _wait(self, work: Work, entry: Entry) -> None:
-        """Until the row may be free: all that comes for the run meanwhile waits for the same moment, in its order.
+        """Behind all that waits for the run already, and until the same moment: when its row may be free, if it is locked.
 
         No version check was lost by it, and none is counted.
         """
-        until = self._rules.locked.until(entry.run_id)
-        if entry.durable:
+        until = self._rules.waits.until(entry.run_id)
+        if entry.due_at is not None and entry.run_id in self._waited and until is not None:
+            self._timers.set(entry.partition, entry.run_id, until)  # it is made again then, if it is still due
+        else:
             self._requeue(work, entry, until, entry.tries)
-        elif entry.due_at is not None and until is not None:
-            self._timers.set(entry.partition, entry.run_id, until)
-        else:
-            self.waiting.append(entry)
 
-    def _later(self, entry: Entry) -> None:
-        """An input of the owner's own is made again: no row need carry it, so its rounds are counted here."""
-        rules = self._rules
-        if entry.run_id not in self._counted:
-            self._counted.add(entry.run_id)
-            rules.rounds[entry.run_id] = rules.rounds.get(entry.run_id, 0) + 1
-        if entry.due_at is not None:
-            self._timers.set(entry.partition, entry.run_id, rules.clock.now() + rules.config.conflict_backoff_ms)
-        else:
-            self.put_off.append(entry)
-
-    def _rounds(self, entry: Entry) -> int:
-        return max(entry.tries, self._rules.rounds.get(entry.run_id, 0))
-
-    def _condemned(self, losers: set[str]) -> set[str]:
-        """Runs past the bound, now locked, so that failing them cannot lose once more (protocol 18)."""
+    def _condemned(self, losers: set[str]) -> dict[str, int]:
+        """Runs past the bound, with their rounds: now locked, so that failing them cannot lose once more (protocol 18)."""
         bound = self._rules.config.conflict_bound
-        found = {e.run_id for e in self._entries if e.run_id in losers and self._rounds(e) >= bound}
+        found: dict[str, int] = {}
+        for entry in self._entries:
+            if entry.run_id in losers and entry.tries >= bound:
+                found[entry.run_id] = max(entry.tries, found.get(entry.run_id, 0))
         if not found:
             return found
         try:
             self._rules.store.lock(sorted(found))
         except RecordVersionConflict as error:
             _log.warning("rows past the bound stay locked by others", error=str(error))
-            return set()
-        self._rules.metrics.livelocks.inc(len(found - self._livelocked))
-        self._livelocked |= found
+            return {}
+        self._rules.metrics.livelocks.inc(len(found.keys() - self._livelocked))
+        self._livelocked |= found.keys()
         return found

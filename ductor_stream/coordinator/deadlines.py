@@ -91,7 +91,8 @@ class Deadlines:
             work.entries.append(Entry(run_id, owned.partition, event, due_at=at))
             found += 1
             if isinstance(event, TimerFired):
-                self._metrics.timer_lateness_seconds.observe((now - at) / 1000)
+                own = state.nodes[event.node_id].due_at
+                self._metrics.timer_lateness_seconds.observe((now - (at if own is None else own)) / 1000)
         if not found:
             # What was kept may have been a lower bound only: from here on it is exact again.
             cached.wake_at = wake_at(state)

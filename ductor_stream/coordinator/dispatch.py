@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from ductor_stream.coordinator.config import CoordinatorConfig
 from ductor_stream.engine.ids import Fence
 from ductor_stream.ports import Clock, EventLog, LocalWorkers, Outgoing, Undeliverable
 from ductor_stream.telemetry.logs import get_logger
@@ -26,6 +27,8 @@ class Row(msgspec.Struct):
     partition: int
     seq: int
     since: float
+    size: int = 0
+    """Bytes of its records."""
     acknowledged: bool = False
     sync: set[Fence] = set()
 
@@ -38,14 +41,17 @@ class Row(msgspec.Struct):
 class Dispatcher:
     """Keeps the unconfirmed rows of each owned partition, in order."""
 
-    def __init__(self, log: EventLog, clock: Clock, metrics: Metrics, local: LocalWorkers | None) -> None:
+    def __init__(
+        self, config: CoordinatorConfig, log: EventLog, clock: Clock, metrics: Metrics, local: LocalWorkers | None
+    ) -> None:
+        self._config = config
         self._log, self._clock, self._metrics, self._local = log, clock, metrics, local
         self._rows: dict[int, deque[Row]] = {}
         self._confirmed: dict[int, int] = {}
         self._sync: dict[Fence, Row] = {}
         self._failed: list[tuple[int, Undeliverable]] = []
-        self.crowd = 0
-        """What ``unconfirmed`` said last: may be read from any thread."""
+        self.crowd = 0.0
+        """What ``crowding`` said last: may be read from any thread."""
 
     def open(self, partition: int, confirmed: int) -> None:
         """Begin to track a partition that was just taken."""
@@ -65,7 +71,8 @@ class Dispatcher:
         self, partition: int, seq: int, records: Sequence[Outgoing], sync: dict[Fence, Outgoing] | None = None
     ) -> None:
         """Dispatch a committed row (R4). ``sync`` are those of its records that run in this process."""
-        row = Row(partition, seq, self._clock.monotonic(), sync=set(sync or ()))
+        size = sum(len(record.value) for record in (*records, *(sync or {}).values()))
+        row = Row(partition, seq, self._clock.monotonic(), size, sync=set(sync or ()))
         self._rows[partition].append(row)
         if sync and self._local is not None:
             self._sync.update(dict.fromkeys(sync, row))
@@ -132,5 +139,11 @@ class Dispatcher:
         """The most rows that any partition has on their way."""
         for partition in self._rows:
             self.confirmed(partition)
-        self.crowd = max(map(len, self._rows.values()), default=0)
+        return max(map(len, self._rows.values()), default=0)
+
+    def crowding(self) -> float:
+        """How near what is unconfirmed has come to its bounds (protocol 11): from 1.0 on nothing more may be taken in."""
+        rows = self.unconfirmed()
+        size = sum(row.size for rows in self._rows.values() for row in rows)
+        self.crowd = max(rows / self._config.unconfirmed_limit, size / self._config.unconfirmed_bytes)
         return self.crowd

@@ -36,7 +36,9 @@ class DeadLetters:
         )
         value, reference = received.value, None
         if value is not None and len(value) > MAX_RECORD_BYTES:
-            reference = f"{topic}/{received.partition}/{received.offset}"
+            # The place alone is not unique: a topic that was re-created has it again, a result of this process has none.
+            place = f"{topic}/{received.partition}/{received.offset}"
+            reference = f"{place}/{hashlib.sha256((received.key or b'') + value).hexdigest()}"
             work.payloads.append((reference, value))
             value = None
         letter = DeadLetter(

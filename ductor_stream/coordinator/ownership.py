@@ -66,6 +66,8 @@ class Ownership:
         self._new_token = new_token
         self._wanted: dict[int, float] = {}
         self._failures: dict[int, int] = {}
+        self._hasty: set[int] = set()
+        """Taken anew at once, and nothing has landed since."""
         self._fenced: set[int] = set()
         """Wanted partitions that somebody else has taken, or may have: not ours before the group has said that they are."""
         self._tokens: dict[int, set[str]] = {}
@@ -98,6 +100,7 @@ class Ownership:
         for partition in partitions:
             self._wanted.pop(partition, None)
             self._failures.pop(partition, None)
+            self._hasty.discard(partition)
             self._fenced.discard(partition)
             self._tokens.pop(partition, None)
             self.owned.pop(partition, None)
@@ -109,8 +112,9 @@ class Ownership:
     def retake(self, partitions: Iterable[int], *, slowly: bool = False, fenced: bool = False) -> None:
         """Let go in memory and take anew: after a rollback, an unknown outcome, or (``fenced``) when others have taken some.
 
-        ``slowly`` is with back-off, and ``fenced`` too; the latter only if the group still has us as a member (protocol 5).
-        Else an owner that was expelled and does not know it yet fights with the new ones over each partition.
+        ``slowly`` is with back-off from the first time on, and ``fenced`` too; else it begins with the second time in a
+        row: each take sends all that is unconfirmed once more. ``fenced`` only if the group still has us as a member
+        (protocol 5), or an owner that was expelled and does not know it yet fights with the new ones over each partition.
         """
         dropped = frozenset(p for p in partitions if p in self.owned)
         if not dropped:
@@ -121,9 +125,10 @@ class Ownership:
             failures = self._failures.get(partition, 0)
             if fenced:
                 self._fenced.add(partition)
-            if slowly or fenced:
+            if wait := slowly or fenced or partition in self._hasty:
                 self._failures[partition] = failures + 1
-            self._wanted[partition] = self._clock.monotonic() + (_delay(failures) if slowly or fenced else 0.0)
+            self._hasty.add(partition)
+            self._wanted[partition] = self._clock.monotonic() + (_delay(failures) if wait else 0.0)
         self._owner.gone(dropped)
         self._metrics.partitions_owned.set(len(self.owned))
 
@@ -167,6 +172,7 @@ class Ownership:
         """A commit of these partitions has landed: fences are no longer expected."""
         for partition in partitions:
             self._failures.pop(partition, None)
+            self._hasty.discard(partition)
 
     def next_due(self) -> float | None:
         """When ``settle`` has something to do (monotonic seconds)."""

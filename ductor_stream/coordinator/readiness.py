@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ductor_stream.coordinator.service import Coordinator
 
-STALLED_S = 10.0
-"""Lag without a commit for so long is a stall."""
+STALLED_S = 4.0
+"""Lag without a commit for so long is a stall. It is seen with the next sweep only: both together stay below the ten
+seconds that are promised, and that it is still there is looked up every second (``gauges.AGAIN_S``)."""
+
+REFUSED_S = 10.0
+"""For so long after a topic has last refused a record it is told of: refused ones are tried again every few seconds."""
+
+_REMEDY = "`ductor-stream topics check`, `acls` and `doctor` look at topics, rights and clocks"
 
 ROUND_S = 7.0
 """A loop that has not come round for so long waits for something: it does so in half a second when nothing comes. Below
@@ -50,14 +56,18 @@ class Readiness:
             waits = "workflow code is computing" if self.ticking_for() else "Postgres or Kafka does not answer"
             found.append(f"the loop has not come round for {now - self._turned_at:.0f} s: {waits}")
         behind = coordinator.gauges.behind_since
-        if behind is not None and now - max(behind, coordinator.committed_at) > STALLED_S:
-            found.append("records wait in the inbound topics, and nothing has been committed for 10 s")
+        # A loop that is at work on a large batch is told above, if that takes too long: it stalls where it finds none.
+        looked = min(now, self._turned_at + coordinator.config.idle_poll_s)
+        if behind is not None and looked - max(behind, coordinator.committed_at) > STALLED_S:
+            found.append(f"records wait in the inbound topics, and nothing has been committed for {STALLED_S:.0f} s")
+        found += coordinator.gauges.misfits
         waiting = coordinator.ownership.waiting()
         if waiting and not found:
             found.append(f"partitions {waiting} are assigned and not yet taken")
-        if coordinator.dispatcher.crowd >= coordinator.config.unconfirmed_limit:
+        # One batch of large payloads may be over the bound by itself; what is confirmed is committed at once.
+        if coordinator.dispatcher.crowd >= 1 and now - coordinator.committed_at > STALLED_S:
             found.append("the broker does not confirm what was dispatched; intake rests")
-        for topic, since in list(coordinator.undelivered.missing.items()):
-            if now - since < STALLED_S:
-                found.append(f"topic {topic} refuses records: create it, or grant WRITE on it")
+        for topic, refusal in list(coordinator.undelivered.refusing.items()):
+            if now - refusal.at < REFUSED_S:
+                found.append(f"topic {topic} refuses records: {refusal.error} ({_REMEDY})")
         return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 
 from ductor_stream.coordinator.cache import RunCache, abandon
 from ductor_stream.coordinator.commit import Committer
@@ -34,11 +35,13 @@ from ductor_stream.coordinator.watchdog import Watchdog
 from ductor_stream.coordinator.work import Entry, Work
 from ductor_stream.errors import (
     CommitOutcomeUnknown,
+    InvalidConfig,
     LogUnavailable,
     OwnershipLost,
     PoisonedRun,
     RecordVersionConflict,
     StoreUnavailable,
+    TransientError,
 )
 from ductor_stream.ports import INBOUND, Clock, EventLog, LocalWorkers, RunStore, Taken
 from ductor_stream.protocol.inbound import InboundDecoder
@@ -76,7 +79,7 @@ class Coordinator:
         self.cache = RunCache(self.store, config.cached_runs, metrics)
         self.timers = Timers(self.store, config.horizon_ms)
         self.heartbeats = Heartbeats(self.clock)
-        self.dispatcher = Dispatcher(self.log, self.clock, metrics, self.local)
+        self.dispatcher = Dispatcher(config, self.log, self.clock, metrics, self.local)
         self.ownership = Ownership(ports[:3], topics.inbound_names, metrics, self, new_token)
         letters = DeadLetters(topics, encoder, metrics)
         memory = (self.cache, self.timers, self.heartbeats)
@@ -97,7 +100,7 @@ class Coordinator:
         )
         watching = (self.dispatcher, self.undelivered)
         self.watchdog = Watchdog(config, topics, ports[:3], beats, watching, metrics)
-        self.gauges = Gauges(config, (self.log, self.clock), self.cache, metrics)
+        self.gauges = Gauges(config, topics, (self.log, self.clock), self.cache, metrics, partitions)
         self.readiness = Readiness(self)
         self._stopping = threading.Event()
         self.committed_at = 0.0
@@ -109,7 +112,7 @@ class Coordinator:
     # -- the loop ---------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Own partitions until ``stop``; then drain. Raises TopicsNotReady, and what ten turns in a row failed with."""
+        """Own partitions until ``stop``; then drain. Raises TopicsNotReady, and what ten turns failed with if nothing landed between them."""
         self.log.subscribe(self.ownership)
         try:
             while not self._stopping.is_set():
@@ -125,7 +128,6 @@ class Coordinator:
         """One turn; whatever goes wrong in it, the partitions concerned are taken anew, and nothing is lost (R5)."""
         try:
             self.turn()
-            self._faults = 0
         except OwnershipLost as error:
             _log.warning("fenced", error=str(error))
             self.metrics.ownership_lost.inc()
@@ -141,6 +143,11 @@ class Coordinator:
             _log.warning("kafka away", error=str(error))
             self.metrics.outages["kafka"].inc()
             self.ownership.retake(list(self.ownership.owned), slowly=True)
+        except TransientError as error:
+            _log.warning("something else is away", error=str(error))
+            self.ownership.retake(list(self.ownership.owned), slowly=True)
+        except InvalidConfig:
+            raise  # what no other turn mends: whoever runs this process has to
         except Exception:
             _log.exception("turn failed")
             self._faults += 1
@@ -154,10 +161,13 @@ class Coordinator:
         self._sample()
         self.ownership.settle()
         self.ownership.retake(self.takeover.watch(self.ownership.owned))
-        self.gauges.look(self.ownership.owned)
-        self._wake_locked()
+        self.gauges.look(self.ownership.owned, self.committed_at)
+        self.intake.hint(self.conflicts.waits.come_due())
         self.intake.limit = self.suspects.limit
         work = self._rest() if self._crowded() else self.intake.take(self.ownership.owned, self.ownership.next_due())
+        if stalled := self.intake.stalled():
+            self.ownership.retake(stalled, slowly=True)
+            self.intake.let_go(work, self.ownership.owned)
         self.undelivered.take(work, self.ownership.owned, self.dispatcher)
         self.takeover.take(work, self.ownership.owned, self.intake.limit)
         self.watchdog.take(work, self.ownership.owned, self.intake.limit)
@@ -190,9 +200,7 @@ class Coordinator:
             else:
                 self.committed(attempt, prepared, now)
                 self.dispatch(prepared)
-                self.takeover.again(conflict.put_off)
-                self.conflicts.locked.keep(conflict.waiting)
-                self.conflicts.landed(prepared.kept)
+                self.conflicts.waits.put_behind(attempt.waiting)
                 # Last, since it writes: what has landed is dispatched, and used the slots that it had reserved.
                 self.suspects.survived([run.run_id for run in prepared.batch.runs], self.ownership.owned)
                 return
@@ -224,6 +232,10 @@ class Coordinator:
         """Remember what has landed."""
         self.clock.observe(now)
         self.committed_at = self.clock.monotonic()
+        self._faults = 0
+        for run_id, cached in prepared.kept.items():
+            self.cache.keep(run_id, cached)
+            self.timers.set(cached.partition, run_id, cached.wake_at)
         for advance in prepared.batch.partitions:
             owned = self.ownership.owned[advance.partition]
             owned.committed, owned.offsets = advance.next, list(advance.next)
@@ -231,9 +243,6 @@ class Coordinator:
             owned.ids_changed = owned.ids_changed and advance.topic_ids is None
             self.log.store_offsets(advance.partition, dict(zip(INBOUND, advance.next, strict=True)))
         self.ownership.settled(advance.partition for advance in prepared.batch.partitions)
-        for run_id, cached in prepared.kept.items():
-            self.cache.keep(run_id, cached)
-            self.timers.set(cached.partition, run_id, cached.wake_at)
         self.compaction.note(prepared.batch.runs)
         self.cache.trim()
         for key in prepared.ended:
@@ -265,6 +274,7 @@ class Coordinator:
         self.suspects.taken(found)
         self.dispatcher.open(owned.partition, owned.confirmed)
         self.intake.hint([owned.partition])
+        self.conflicts.waits.put_behind(self.intake.waiting(owned.partition))
         self.takeover.begin(owned, found, recreated)
 
     def releasing(self, partitions: frozenset[int]) -> None:
@@ -287,16 +297,11 @@ class Coordinator:
         self.timers.close(partitions)
         self.heartbeats.close(partitions)
         self.intake.forget(partitions)
-        self.conflicts.locked.forget(partitions)
+        self.conflicts.waits.forget(partitions)
         self.takeover.forget(partitions)
         self.cache.close(partitions)
 
     # -- small things -----------------------------------------------------------------------
-
-    def _wake_locked(self) -> None:
-        partitions, entries = self.conflicts.locked.come_due()
-        self.intake.hint(partitions)
-        self.takeover.again(entries)
 
     def _touch_idle(self, work: Work) -> None:
         """When nothing else is committed for a while, record what the broker has confirmed since."""
@@ -314,7 +319,7 @@ class Coordinator:
 
     def _crowded(self) -> bool:
         """Whether too much is unconfirmed; reading is paused while that is so, and goes on after it (protocol 11)."""
-        crowded = self.dispatcher.unconfirmed() >= self.config.unconfirmed_limit
+        crowded = self.dispatcher.crowding() >= 1
         if crowded:
             fresh = self.ownership.owned.keys() - self._resting
             self.log.pause(fresh)
@@ -348,11 +353,12 @@ class Coordinator:
         return self._counts
 
     def _drain(self) -> None:
-        self.committer.stop_sync()
-        until = self.clock.monotonic() + self.config.drain_s
-        while self.dispatcher.slow_sync(0.0) and self.clock.monotonic() < until:
-            self.guarded_turn()
-        self.log.flush(max(0.0, until - self.clock.monotonic()))
-        self.ownership.revoked(frozenset(self.ownership.owned))
-        self.log.close()
-        self.store.close()
+        with ExitStack() as ending:  # whatever goes wrong on the way
+            ending.callback(self.store.close)
+            ending.callback(self.log.close)
+            self.committer.stop_sync()
+            until = self.clock.monotonic() + self.config.drain_s
+            while self.dispatcher.slow_sync(0.0) and self.clock.monotonic() < until:
+                self.guarded_turn()
+            self.log.flush(max(0.0, until - self.clock.monotonic()))
+            self.ownership.revoked(frozenset(self.ownership.owned))

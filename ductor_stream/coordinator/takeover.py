@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -43,6 +43,9 @@ _log = get_logger(__name__)
 
 _PAGE = 500
 """Open runs looked at per turn while work is redriven: the loop stays live."""
+
+_RUNS = 25
+"""Runs loaded at once while a partition is taken: each may have megabytes of records."""
 
 _PAGE_BYTES = 4_000_000
 """Of their records: rebuilding runs of so many takes some 100 ms."""
@@ -113,9 +116,10 @@ class TakeOver:
             self._scan_for(owned, recreated, owned.topic_ids)
 
     def _note_unread(self, found: Taken, recreated: list[str]) -> None:
+        """Of a topic of which nothing was read yet, too, if it is that of the clients: the others carry what is redriven."""
         for short, read in zip(INBOUND, found.offsets, strict=True):
-            if self._topics.inbound(short) in recreated and read != UNREAD:
-                self._unread.append((found.partition, short, read))
+            if self._topics.inbound(short) in recreated and (read != UNREAD or short == "run-events"):
+                self._unread.append((found.partition, short, max(read, 0)))
 
     def forget(self, partitions: Iterable[int]) -> None:
         """These partitions are no longer ours."""
@@ -125,10 +129,6 @@ class TakeOver:
         self._again = [each for each in self._again if each[0] not in gone]
         self._unread = [each for each in self._unread if each[0] not in gone]
         self._scans = [scan for scan in self._scans if scan.partition not in gone]
-
-    def again(self, entries: Iterable[Entry]) -> None:
-        """Inputs that the owner itself had made, and that were not applied: take them in with a later turn."""
-        self._entries.extend(entries)
 
     def _still_wanted(self, records: list[Outgoing]) -> list[Outgoing]:
         """Without the tasks of attempts that were closed since (protocol 14)."""
@@ -141,28 +141,39 @@ class TakeOver:
                     continue
         if not tasks:
             return records
-        runs = self._cache.load({fence.run_id: None for _, fence in tasks})
-        closed = {id(record) for record, fence in tasks if _is_closed(runs[fence.run_id], fence)}
+        closed: set[int] = set()
+        for runs in self._loaded(fence.run_id for _, fence in tasks):
+            mine = [(record, fence) for record, fence in tasks if fence.run_id in runs]
+            closed |= {id(record) for record, fence in mine if _is_closed(runs[fence.run_id], fence)}
         return [record for record in records if id(record) not in closed]
+
+    def _loaded(self, run_ids: Iterable[str]) -> Iterator[dict[str, Cached]]:
+        """These runs, a few at a time: all of them together may be more than there is memory for."""
+        wanted = list(dict.fromkeys(run_ids))
+        for first in range(0, len(wanted), _RUNS):
+            yield self._cache.load(wanted[first : first + _RUNS])
 
     def _pick_up(self, partition: int, rows: list[OpenAttempt], now: int) -> None:
         """Clocks of attempts start anew (protocol 22); those that ran in a process that is gone are sent again."""
-        if not rows:
-            return
-        runs = self._cache.load({row.run_id: None for row in rows})
+        of_run: dict[str, list[OpenAttempt]] = {}
         for row in rows:
-            if runs[row.run_id].problem:
-                continue  # whoever can read the run will see to it
-            state = runs[row.run_id].state
-            node = _open_node(state, Fence(row.run_id, row.execution, row.node_id, row.generation))
-            if state is None or node is None:
-                self._ended.append((partition, row.run_id, row.execution, row.node_id))
-            elif row.token is not None:
-                # Its row goes in the commit that puts the task into the outbox: never is it in neither.
-                self._again.append((partition, self._task(state, node, now)))
-                self._ended.append((partition, row.run_id, row.execution, row.node_id))
-            else:
-                self._heartbeats.hear(msgspec.structs.replace(row, heard_at=now, beat_at=now), node.options)
+            of_run.setdefault(row.run_id, []).append(row)
+        for runs in self._loaded(of_run):
+            for run_id, run in runs.items():
+                if not run.problem:  # else whoever can read the run will see to it
+                    for row in of_run[run_id]:
+                        self._pick_up_one(partition, row, run.state, now)
+
+    def _pick_up_one(self, partition: int, row: OpenAttempt, state: RunState | None, now: int) -> None:
+        node = _open_node(state, Fence(row.run_id, row.execution, row.node_id, row.generation))
+        if state is None or node is None:
+            self._ended.append((partition, row.run_id, row.execution, row.node_id))
+        elif row.token is not None:
+            # Its row goes in the commit that puts the task into the outbox: never is it in neither.
+            self._again.append((partition, self._task(state, node, now)))
+            self._ended.append((partition, row.run_id, row.execution, row.node_id))
+        else:
+            self._heartbeats.hear(msgspec.structs.replace(row, heard_at=now, beat_at=now), node.options)
 
     def _suspended(self, partition: int) -> None:
         after = ""

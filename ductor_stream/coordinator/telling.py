@@ -52,8 +52,11 @@ def _run(run_id: str, workflow: str, action: EmitLifecycle, metrics: Metrics) ->
     if kind == "started":
         metrics.runs_started.inc()
     elif kind == "suspended":
-        metrics.runs_suspended[action.reason.partition(":")[0]].inc()
-        _log.warning("run suspended", run_id=run_id, workflow=workflow, reason=_line(action.reason))
+        code = action.reason.partition(":")[0]
+        metrics.runs_suspended[code].inc()
+        # What does not fit is told with the inputs of steps: for those who may read the run, `runs show` does.
+        reason = code if code == "nondeterminism" else _line(action.reason)
+        _log.warning("run suspended", run_id=run_id, workflow=workflow, reason=reason)
     elif kind == "resumed":
         metrics.runs_resumed.inc()
     elif kind in _CLOSED:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections.abc import Sequence
 
@@ -27,7 +26,7 @@ from ductor_stream.engine.events import (
 )
 from ductor_stream.engine.tick import Stamped, tick
 from ductor_stream.errors import DataError, InvariantViolation, TransientError
-from ductor_stream.ports import Clock, InboxRow, MessageRow, RunStore
+from ductor_stream.ports import Clock, MessageRow, RunStore
 from ductor_stream.protocol.inbound import Beat, ForRun, InboundDecoder
 from ductor_stream.protocol.inbox import decode_received, encode_received
 from ductor_stream.telemetry.logs import get_logger
@@ -80,7 +79,7 @@ class Ticker:
         return [self._tick_one(work, run_id, found, runs[run_id]) for run_id, found in by_run.items()]
 
     def _tick_one(self, work: Work, run_id: str, entries: list[Entry], before: Cached) -> Ticked:
-        ticked = Ticked(run_id, entries[0].partition, entries, before)
+        ticked = Ticked(run_id, entries[0].partition, entries, before, lost=work.lost.get(run_id, 0))
         if before.problem:
             self._postpone(work, ticked, before.problem)
             return ticked
@@ -91,7 +90,7 @@ class Ticker:
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not take the batch along (R11)
             _log.exception("run cannot be ticked", run_id=run_id)
             self._cache.drop([run_id])
-            return self._set_aside(work, Ticked(run_id, ticked.partition, entries, before), error)
+            return self._set_aside(work, Ticked(run_id, ticked.partition, entries, before, lost=ticked.lost), error)
         return ticked
 
     def _set_aside(self, work: Work, ticked: Ticked, error: Exception) -> Ticked:
@@ -114,7 +113,7 @@ class Ticker:
         for entry in ticked.entries:
             if entry.durable and not isinstance(entry.input, Beat):
                 about = f"later/{later}/{ticked.run_id}/{next(self._rows)}"
-                work.inbox.append(requeued(entry, about, later, entry.tries))
+                work.put_off(entry, about, later, entry.tries)
 
     def _apply(self, work: Work, ticked: Ticked) -> None:
         stamped: list[Stamped] = []
@@ -205,13 +204,16 @@ class Ticker:
             self._metrics.late_results.inc()
         if not isinstance(event, SignalReceived | CommandReceived) or entry.dedupe is None or entry.received is None:
             return
-        if len(ticked.before.buffered) + len(ticked.messages) >= self._config.buffered_limit:
-            error = DataError("buffer_full", f"{self._config.buffered_limit} messages wait for run {ticked.run_id}")
+        buffered = ticked.before.buffered
+        count, size = ticked.early or (len(buffered), sum(len(message.body) for message in buffered))
+        if count >= self._config.buffered_limit or size >= self._config.signals_bytes:
+            error = DataError("buffer_full", f"{count:,} messages of {size:,} bytes wait for run {ticked.run_id}")
             self._letters.add(work, ticked.partition, entry.received, error)
             return
         kind, id = entry.dedupe
         body, expires_at = encode_received(entry.received), now + self._config.buffered_ttl_ms
         ticked.messages.append(MessageRow(ticked.run_id, ticked.partition, id, kind, _name(event), body, expires_at))
+        ticked.early = count + 1, size + len(body)
 
     def _buffered(self, ticked: Ticked, now: int) -> list[Stamped]:
         """What came before the start, in order of arrival, also from earlier in this batch."""
@@ -233,28 +235,6 @@ class Ticker:
         if isinstance(event, CommandReceived):
             return msgspec.structs.replace(event, command_id=id)
         raise InvariantViolation(f"a {type(event).__name__} was buffered")
-
-
-def requeued(entry: Entry, about: str, not_before: int | None, tries: int) -> InboxRow:
-    """The entry as an inbox row of its own partition: durable, to be applied later.
-
-    ``about`` is another one for each call: rows of the same source are one.
-    """
-    if entry.inbox_body is not None:
-        source = f"engine/{_digest(entry.inbox_body)}/{about}"
-        return InboxRow(entry.partition, source, "engine", entry.inbox_body, not_before, tries)
-    assert entry.received is not None
-    received = entry.received
-    body = encode_received(received)
-    offset = str(received.offset) if received.offset >= 0 else _digest(body)
-    # The topic's id comes first: ids that the record lacks are made of it when it is read again.
-    source = f"{entry.topic_id or received.topic}/{received.partition}/{offset}/{about}"
-    return InboxRow(entry.partition, source, "event", body, not_before, tries)
-
-
-def _digest(body: bytes) -> str:
-    """Tells inputs without an offset apart: two of them may be put off in one millisecond, each by a batch of its own."""
-    return hashlib.sha256(body).hexdigest()
 
 
 def _name(event: AnyEvent) -> str:

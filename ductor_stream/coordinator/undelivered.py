@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Container, Mapping
+from typing import Final, NamedTuple
 
 from ductor_stream.coordinator.config import CoordinatorConfig
 from ductor_stream.coordinator.dispatch import Dispatcher
@@ -21,6 +23,24 @@ from ductor_stream.telemetry.metrics import Metrics
 
 _log = get_logger(__name__)
 
+INPUT_TOO_LARGE: Final = "input_too_large"
+"""``code`` of an attempt whose task no broker takes: the one that is beside those of the wire contract, which workers say."""
+
+
+_RARELY_MS = 30_000
+"""Longest delay before a record is tried again whose topic has refused all for long: each try takes it out of the inbox."""
+
+_MENDED_S = 2 * _RARELY_MS / 1000
+"""A topic that has refused nothing for so long had been mended."""
+
+
+class Refusal(NamedTuple):
+    """The last time (monotonic) that a topic refused a record, why, and since when it does."""
+
+    at: float
+    error: str
+    since: float
+
 
 class Undelivered:
     """Adds to a turn what became of records that could not be produced."""
@@ -38,8 +58,10 @@ class Undelivered:
         self._letters, self._tasks = codec
         self._metrics = metrics
         self._number = 0
-        self.missing: dict[str, float] = {}
-        """Topic -> when (monotonic) a record was last refused because the topic is gone or forbidden."""
+        self.refusing: dict[str, Refusal] = {}
+        """Topics that have refused a record that may be taken later."""
+        self._last: dict[str, Refusal] = {}
+        self._looked_at = -math.inf
 
     def take(self, work: Work, owned: Mapping[int, Owned], dispatcher: Dispatcher) -> None:
         """The rows of these records count as confirmed in the very commit that this goes into."""
@@ -49,25 +71,49 @@ class Undelivered:
             if failed.permanent:
                 self._refused(work, partition, failed)
             else:
-                work.inbox.append(self.row_for(owned[partition], failed.record, failed.error))
+                self._note(failed.record.topic, failed.error)
+                work.inbox.append(self._row_for(owned[partition], failed.record))
 
-    def found(self, topics: Iterable[str]) -> None:
-        """These topics are there (again)."""
-        if self.missing:
-            for topic in topics:
-                self.missing.pop(topic, None)
+    def hold(
+        self, owned: Owned, records: list[Outgoing], there: Container[str]
+    ) -> tuple[list[Outgoing], list[InboxRow]]:
+        """Records to produce now, and rows for those of topics that are not there, or have just refused something.
 
-    def row_for(self, owned: Owned, record: Outgoing, error: str) -> InboxRow:
-        """A record that cannot be produced now, as a row that is tried again after a while."""
-        topic = record.topic
-        if topic not in self.missing:
+        On their way they would hold back all others (protocol 12).
+        """
+        for topic in dict.fromkeys(record.topic for record in records):
+            if topic not in there:
+                self._note(topic, "there is no such topic")
+            elif topic in self.refusing and self._clock.monotonic() - self.refusing[topic].at >= self._pause_s:
+                del self.refusing[topic]  # it is tried again
+        held = [record for record in records if record.topic in self.refusing]
+        if not held:
+            return records, []
+        return [r for r in records if r.topic not in self.refusing], [self._row_for(owned, record) for record in held]
+
+    @property
+    def _pause_s(self) -> float:
+        return self._config.deliver_again_ms / 1000
+
+    def _note(self, topic: str, error: str) -> None:
+        now = self._clock.monotonic()
+        if topic not in self.refusing:
             _log.error("topic refuses records: they wait as rows", topic=topic, error=error)
-        self.missing[topic] = self._clock.monotonic()
-        self._log.look_again()
+        last = self._last.get(topic)
+        since = last.since if last is not None and now - last.at < _MENDED_S else now
+        self.refusing[topic] = self._last[topic] = Refusal(now, error, since)
+        if now - self._looked_at >= self._pause_s:
+            self._looked_at = now
+            self._log.look_again()
+
+    def _row_for(self, owned: Owned, record: Outgoing) -> InboxRow:
+        """A record that cannot be produced now, as a row that is tried again after a while."""
         self._number += 1
         source = f"produce/{owned.partition}/{owned.epoch}/{self._number}"
-        not_before = self._clock.now() + self._config.deliver_again_ms
-        return InboxRow(owned.partition, source, "produce", encode_outgoing(record), not_before)
+        last = self._last[record.topic]
+        # The more rarely the longer it lasts: a hundred thousand tasks of one queue must not keep others from the inbox.
+        delay_ms = max(self._config.deliver_again_ms, min(_RARELY_MS, round((last.at - last.since) * 100)))
+        return InboxRow(owned.partition, source, "produce", encode_outgoing(record), self._clock.now() + delay_ms)
 
     def _refused(self, work: Work, partition: int, failed: Undeliverable) -> None:
         record = failed.record
@@ -86,5 +132,5 @@ class Undelivered:
 
 def refused(fence: Fence, why: str) -> AttemptFinished:
     """The end of an attempt whose task nobody can be sent."""
-    failure = Failure("input_too_large", "Undeliverable", f"task not produced: {why}", retryable=False)
+    failure = Failure(INPUT_TOO_LARGE, "Undeliverable", f"task not produced: {why}", retryable=False)
     return AttemptFinished(fence.execution, fence.node_id, fence.generation, "failed", None, failure)

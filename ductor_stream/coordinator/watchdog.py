@@ -28,7 +28,7 @@ from ductor_stream.errors import LogUnavailable
 from ductor_stream.ports import Clock, EventLog, RunStore, TaskPlace, TaskStand
 from ductor_stream.protocol.outbound import task_partition
 from ductor_stream.protocol.topics import Topics
-from ductor_stream.telemetry.logs import get_logger
+from ductor_stream.telemetry.logs import get_logger, keys_of
 from ductor_stream.telemetry.metrics import Metrics
 
 _log = get_logger(__name__)
@@ -207,14 +207,14 @@ class Watchdog:
         return [self._event(state, node) for node in islice(lost, self._config.batch_limit)]
 
     def _event(self, state: RunState, node: Node) -> AnyEvent:
-        run_id, execution = state.header.run_id, state.header.execution
+        fence = Fence(state.header.run_id, state.header.execution, node.node_id, node.generation)
         if node.redrives < self._config.redrives:
             self._metrics.lost_dispatches["redriven"].inc()
-            _log.warning("a task was lost, it is sent again", run_id=run_id, node=node.node_id, step=node.name)
-            return AttemptLost(execution, node.node_id, node.generation)
+            _log.warning("a task was lost, it is sent again", step=node.name, **keys_of(fence))
+            return AttemptLost(fence.execution, fence.node_id, fence.generation)
         self._metrics.lost_dispatches["given_up"].inc()
-        _log.error("a task was lost each time that it was sent", run_id=run_id, node=node.node_id, step=node.name)
-        return AttemptTimedOut(execution, node.node_id, node.generation, "dispatch_lost")
+        _log.error("a task was lost each time that it was sent", step=node.name, **keys_of(fence))
+        return AttemptTimedOut(fence.execution, fence.node_id, fence.generation, "dispatch_lost")
 
     def _is_lost(self, look: _Look, state: RunState, node: Node, mine: Owned, counts: Mapping[str, int]) -> bool:
         if node.kind != "step" or node.status != "dispatched" or node.options is None:
@@ -222,7 +222,7 @@ class Watchdog:
         run_id, execution = state.header.run_id, state.header.execution
         topic = self._topics.tasks(node.options.queue)
         count = counts.get(topic)
-        if count is None or topic in self._undelivered.missing:
+        if count is None or topic in self._undelivered.refusing:
             return False
         # By the node, or by the key where the number of partitions was not known when it was sent.
         homes = {task_partition(run_id, execution, node.node_id, count), partition_of(run_id.encode(), count)}

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 
 import msgspec
 
 from ductor_stream.coordinator.cache import Cached
-from ductor_stream.engine.actions import TellParent
+from ductor_stream.engine.actions import EmitLifecycle, TellParent
 from ductor_stream.engine.events import AnyEvent, ChildFinished, CommandReceived, Failure, RunStarted
 from ductor_stream.engine.tick import Tick
 from ductor_stream.errors import DataError
 from ductor_stream.ports import InboxRow, MessageRow, OpenAttempt, Outgoing, Received
 from ductor_stream.protocol.inbound import Beat
+from ductor_stream.protocol.inbox import encode_event, encode_received
 
 
 class Entry(msgspec.Struct):
     """One input for one run. ``received`` is the record it came as, ``inbox_body`` the row of another run's message
-    (both None for what the owner itself noticed).
+    (both None for what the owner itself noticed); ``row`` is the id of the inbox row that it was read from, if it was.
 
     ``topic_id`` is Kafka's id of that record's topic; ``dedupe`` is its (kind, id); ``tries`` counts conflicts that it has been through; ``due_at`` is set for timers (ms).
     """
@@ -31,11 +33,15 @@ class Entry(msgspec.Struct):
     topic_id: str = ""
     tries: int = 0
     due_at: int | None = None
+    row: int | None = None
 
     @property
     def forks(self) -> bool:
         """Whether the run's whole history is needed to apply it."""
-        return isinstance(self.input, CommandReceived) and self.input.kind in ("retry", "reset")
+        event = self.input
+        if isinstance(event, RunStarted):
+            return event.since > 0
+        return isinstance(event, CommandReceived) and event.kind in ("retry", "reset")
 
     @property
     def durable(self) -> bool:
@@ -51,6 +57,14 @@ class Work(msgspec.Struct):
     """Partition -> next offsets of the inbound topics, for partitions that were read of."""
     inbox: list[InboxRow] = []
     consumed: list[tuple[int, int]] = []
+    deferred: list[tuple[int, int, int | None, int]] = []
+    """Of ``consumed`` what is put off once more: (partition, id, not_before, tries)."""
+    inbox_read: dict[int, tuple[int, bool]] = {}
+    """Partition -> when its inbox was read (ms), and whether to its end."""
+    lost: dict[str, int] = {}
+    """Runs that have lost version checks in earlier tries of this very batch, and how many."""
+    waiting: dict[str, tuple[int, int]] = {}
+    """Runs with inputs that are put off: partition, and until when (ms)."""
     outgoing: dict[int, list[Outgoing]] = {}
     """Partition -> dead letters and hints to produce after the commit."""
     payloads: list[tuple[str, bytes]] = []
@@ -80,11 +94,25 @@ class Work(msgspec.Struct):
         return msgspec.structs.replace(
             self,
             inbox=list(self.inbox),
+            deferred=list(self.deferred),
+            waiting=dict(self.waiting),
             outgoing={partition: list(records) for partition, records in self.outgoing.items()},
             payloads=list(self.payloads),
             released=list(self.released),
             orphaned=list(self.orphaned),
         )
+
+    def put_off(self, entry: Entry, about: str, not_before: int | None, tries: int) -> None:
+        """Apply the entry later: it keeps its place in the inbox, or gets one behind all that waits there.
+
+        ``about`` is another one for each call: rows of the same source are one.
+        """
+        known = self.waiting.get(entry.run_id, (entry.partition, 0))
+        self.waiting[entry.run_id] = (entry.partition, max(known[1], not_before or 0))
+        if entry.row is not None:
+            self.deferred.append((entry.partition, entry.row, not_before, tries))
+        else:
+            self.inbox.append(_as_row(entry, about, not_before, tries))
 
     def orphan(self, entry: Entry, error: DataError) -> None:
         """This input is given up: if it was to start a child run, whoever awaits that must hear of it (R9)."""
@@ -100,6 +128,7 @@ class Work(msgspec.Struct):
         dropped = [entry for entry in self.entries if entry.partition in partitions]
         self.entries = [entry for entry in self.entries if entry.partition not in partitions]
         self.consumed = [row for row in self.consumed if row[0] not in partitions]
+        self.deferred = [row for row in self.deferred if row[0] not in partitions]
         for partition in partitions:
             self.positions.pop(partition, None)
             self.outgoing.pop(partition, None)
@@ -114,7 +143,8 @@ class Ticked(msgspec.Struct):
     """One run after its tick. ``tick`` is None when the run does not exist and nothing began it, or it failed.
 
     ``messages`` are ids to remember; ``released`` buffered messages that were applied; ``beats`` are heartbeats, with
-    whether they come from this very process (SyncMatch).
+    whether they come from this very process (SyncMatch); ``lost`` are version checks that it has just lost. ``early`` are
+    messages that wait for it to exist, and their bytes, where that was counted.
     """
 
     run_id: str
@@ -125,3 +155,48 @@ class Ticked(msgspec.Struct):
     messages: list[MessageRow] = []
     released: list[tuple[str, str, str]] = []
     beats: list[tuple[Beat, bool]] = []
+    lost: int = 0
+    early: tuple[int, int] | None = None
+
+    def contended(self, now: int) -> list[EmitLifecycle]:
+        """What is told of version checks that were lost before these inputs could land: now, and in earlier rounds (R9)."""
+        rounds = [entry.tries for entry in self.entries if entry.tries]
+        if not (rounds or self.lost) or self.before.state is None or self.tick is None or not self.tick.records:
+            return []
+        header, version = self.before.state.header, self.before.record_version + 1
+        parts = [f"{self.lost} time(s) just now"] if self.lost else []
+        if rounds:
+            parts.append(f"{len(rounds)} input(s) waited in the inbox, {max(rounds)} time(s) at most")
+        return [
+            EmitLifecycle(
+                "run.contended",
+                header.execution,
+                header.lifecycle_seq,
+                now,
+                reason=f"its record_version moved under its owner: {'; '.join(parts)}",
+                about=f"contended-{version}",
+                status=header.status,
+            )
+        ]
+
+
+def _as_row(entry: Entry, about: str, not_before: int | None, tries: int) -> InboxRow:
+    """The entry as an inbox row of its own partition: durable, to be applied later."""
+    if entry.inbox_body is not None:
+        source = f"engine/{_digest(entry.inbox_body)}/{about}"
+        return InboxRow(entry.partition, source, "engine", entry.inbox_body, not_before, tries)
+    if entry.received is None:  # the owner's own: made again meanwhile, it is the same
+        assert not isinstance(entry.input, Beat)
+        body = encode_event(entry.run_id, entry.input)
+        return InboxRow(entry.partition, f"own/{_digest(body)}", "engine", body, not_before, tries)
+    received = entry.received
+    body = encode_received(received)
+    offset = str(received.offset) if received.offset >= 0 else _digest(body)
+    # The topic's id comes first: ids that the record lacks are made of it when it is read again.
+    source = f"{entry.topic_id or received.topic}/{received.partition}/{offset}/{about}"
+    return InboxRow(entry.partition, source, "event", body, not_before, tries)
+
+
+def _digest(body: bytes) -> str:
+    """Tells inputs without an offset apart: two of them may be put off in one millisecond, each by a batch of its own."""
+    return hashlib.sha256(body).hexdigest()

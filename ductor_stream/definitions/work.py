@@ -169,6 +169,11 @@ def _check_header(subject: Subject, name: str, value: Any, input: Any) -> None:
             )
         if value.format.count("{}") != 1 or not _VISIBLE.fullmatch(value.format):
             raise subject.refuse(f"header {name!r}: the secret's format has one {{}} for its value, like 'Bearer {{}}'")
+        if value.format != value.format.strip():
+            # The HTTP library would refuse the header, with the secret in its message.
+            raise subject.refuse(
+                f"header {name!r}: the secret's format begins or ends with white space, {value.format!r}"
+            )
     elif not isinstance(value, str) or not _VISIBLE.fullmatch(value):
         raise subject.refuse(f"header {name!r} is {value!r}; it is a text of visible ASCII characters, or a Secret(…)")
     else:

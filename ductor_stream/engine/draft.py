@@ -12,6 +12,7 @@ from ductor_stream.engine.actions import (
     DispatchAttempt,
     EmitLifecycle,
     LifecycleType,
+    Refusal,
     StartChild,
     StopAttempt,
     TellParent,
@@ -70,7 +71,7 @@ class Draft:
         self.actions: list[Action] = []
         self.dispatches: dict[tuple[int, str], DispatchAttempt | StartChild] = {}
         self.soonest: int | None = None
-        self.continued: Continued | None = None
+        self.continued: Continued | ContinuedInPlace | None = None
 
     @property
     def header(self) -> Header:
@@ -110,9 +111,15 @@ class Draft:
 
     def start_child(self, node: Node) -> None:
         """Start the child run of this node after the commit; the node is open unless it is detached."""
-        if node.child is not None and not node.child.detached:
+        awaited = node.child is not None and not node.child.detached
+        if awaited:
             self.put(node)
-        self.dispatches[self.header.execution, node.node_id] = StartChild(self.header.execution, node)
+        # After a retry or reset, where all executions before are of this lineage: an id that the code gives is a guard, too.
+        # A detached child is nobody's, so that nothing tells it from a stranger's run.
+        anew = awaited and self.header.origin == 1
+        self.dispatches[self.header.execution, node.node_id] = StartChild(
+            self.header.execution, node, anew, self.header.since if awaited else 0
+        )
 
     def unsent(self, node: Node) -> bool:
         """Take back what was to be sent for this node, and say whether nobody has had it yet (not even lost)."""
@@ -151,6 +158,10 @@ class Draft:
             EmitLifecycle(type, header.execution, header.lifecycle_seq, now, result, failure, reason, about)
         )
 
+    def refuse(self, reason: Refusal, about: str, now: int) -> None:
+        """Answer a start, a signal or a command that does not apply; nothing else changes."""
+        self.emit("command.rejected", now=now, reason=reason, about=about)
+
     def tell_ended(self, about: str, now: int) -> None:
         """Answer whoever uses this run as it is: it has ended, and its end was published long ago."""
         header = self.header
@@ -167,8 +178,10 @@ class Draft:
             )
         )
 
-    def close(self, trigger: Trigger, now: int, *, failure: Failure | None = None, reason: str = "") -> None:
-        """End the execution: nothing of it is awaited or dispatched any more."""
+    def close(
+        self, trigger: Trigger, now: int, *, failure: Failure | None = None, reason: str = "", told: bool = True
+    ) -> None:
+        """End the execution: nothing of it is awaited or dispatched any more. The parent, if any, is ``told``."""
         self.move(trigger)
         header = self.header
         header.failure, header.parked = failure, None
@@ -176,7 +189,7 @@ class Draft:
             self.drop(node_id, f"run {header.status}")
         self.state.held.clear()
         self.emit(_CLOSING[trigger], now=now, failure=failure, reason=reason)
-        if header.parent is not None:
+        if told and header.parent is not None:
             self.tell_parent(header.parent, header.status)
 
     def tell_parent(self, parent: Parent, status: str, failure: Failure | None = None) -> None:
@@ -187,7 +200,7 @@ class Draft:
         told = ChildFinished(parent.execution, parent.node_id, header.run_id, status, result, failure)
         self.actions.append(TellParent(parent, header.execution, told))
 
-    def continue_as_new(self, asked: ContinuedAsNew, now: int) -> Continued:
+    def continue_as_new(self, asked: ContinuedAsNew, now: int) -> Continued | ContinuedInPlace:
         """End this execution and begin the next: nothing is awaited any more, untaken signals move along."""
         header = self.header
         for node_id in list(self.state.nodes):
@@ -206,7 +219,8 @@ class Draft:
         )
         span = self.state.span + self.state.size
         waiting = sum(_SIGNAL_BYTES + len(s.payload) for s in signals)
-        return Continued(*said) if waiting <= span else ContinuedInPlace(*said, span)
+        timeout = header.run_timeout_ms
+        return Continued(*said, timeout) if waiting <= span else ContinuedInPlace(*said, span, timeout)
 
     def all_actions(self) -> list[Action]:
         """What is to be done after the commit; dispatches last, in the order in which nodes were created."""

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
 OnConflict = Literal["use_existing", "reject", "restart_if_closed", "restart_if_failed", "terminate_existing"]
 CommandKind = Literal["cancel", "terminate", "pause", "resume", "retry", "reset"]
 AttemptOutcome = Literal["completed", "failed", "cancelled", "rejected"]
+
+CONDEMNED: Final = ("conflict_livelock", "history_limit", "poisoned", "stuck", "tick_failed")
+"""``code`` of a ``Condemned``: why a run was failed by force."""
+
+RUN_CODES: Final = ("child", "child_exists", "timeout_run", *CONDEMNED)
+"""``code`` of a run's ``Failure``, beside those of its attempts: each has its section in docs/errors/codes/runs.md."""
 
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -42,7 +48,8 @@ class RunStarted(Event, frozen=True, tag="start"):
     """Somebody asked for a run. ``input`` is JSON (``b"null"`` without any), ``context`` the headers to carry along.
 
     ``start_id`` is the id that dedupes the request; ``version`` is what the owner resolved it to; ``parent`` awaits
-    the outcome.
+    the outcome. ``since`` (0: never) says that this node has had the run for its child since that execution of the parent,
+    which was retried: the run goes on, or says how it has ended.
     """
 
     workflow: str
@@ -53,6 +60,7 @@ class RunStarted(Event, frozen=True, tag="start"):
     run_timeout_ms: int | None = None
     context: dict[str, str] = {}
     parent: Parent | None = None
+    since: int = 0
 
 
 class CarriedSignal(msgspec.Struct, frozen=True, array_like=True):
@@ -63,7 +71,7 @@ class CarriedSignal(msgspec.Struct, frozen=True, array_like=True):
     payload: bytes
 
 
-class Continued(Event, frozen=True, tag="continued"):
+class Continuation(Event, frozen=True):
     """The next execution of a run begins, by ContinueAsNew, with what the last one handed on."""
 
     workflow: str
@@ -76,7 +84,13 @@ class Continued(Event, frozen=True, tag="continued"):
     cancel_requested: bool = False
 
 
-class ContinuedInPlace(Continued, frozen=True, tag="continued_in_place"):
+class Continued(Continuation, frozen=True, tag="continued"):
+    """A continuation that is complete in itself. ``run_timeout_ms`` is what ``run_due_at`` was set by: a retry has it anew."""
+
+    run_timeout_ms: int | None = None
+
+
+class ContinuedInPlace(Continuation, frozen=True, tag="continued_in_place"):
     """As ``Continued``, but the signals are not stored with it again: they stand in the records before it.
 
     In memory they are in ``signals`` all the same. ``span`` says about how many bytes the records of earlier executions take
@@ -84,12 +98,14 @@ class ContinuedInPlace(Continued, frozen=True, tag="continued_in_place"):
     """
 
     span: int = 0
+    run_timeout_ms: int | None = None
 
 
 class Forked(Event, frozen=True, tag="forked"):
     """A retry or reset: the next execution keeps the records of another one up to ``upto`` (its ``seq``).
 
-    ``signals`` came after that, and are told again.
+    ``signals`` came after that, and are told again. Who awaits the outcome (``parent``), and the ``version`` that is pinned,
+    are as they stand now.
     """
 
     from_execution: int
@@ -98,6 +114,8 @@ class Forked(Event, frozen=True, tag="forked"):
     command_id: str
     reason: str
     signals: list[CarriedSignal]
+    parent: Parent | None = None
+    version: str = ""
 
 
 class Proceed(Event, frozen=True, tag="proceed"):
@@ -176,12 +194,18 @@ class SignalReceived(Event, frozen=True, tag="signal"):
 
 
 class CommandReceived(Event, frozen=True, tag="command"):
-    """An order from outside. Deduplicated by ``command_id`` before it reaches a tick."""
+    """An order from outside, or from the run that had started this one (``parent``). Deduplicated by ``command_id``.
+
+    A reset goes back to where ``to_node`` was created, or to where ``to_transition`` (a ``seq`` of its history) had left
+    the run.
+    """
 
     kind: CommandKind
     command_id: str
     reason: str = ""
     to_node: str | None = None
+    to_transition: int | None = None
+    parent: Parent | None = None
 
 
 class Redeployed(Event, frozen=True, tag="redeploy"):

@@ -6,11 +6,10 @@ execution that it comes from, then its own. Their ``seq`` goes on without a gap.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -20,15 +19,17 @@ from ductor_stream.engine.events import (
     CarriedSignal,
     CommandReceived,
     Condemned,
-    Continued,
+    Continuation,
     ContinuedInPlace,
     Forked,
+    RunStarted,
     RunTimedOut,
     SignalReceived,
 )
-from ductor_stream.engine.ids import MAX_RUN_ID_BYTES
+from ductor_stream.engine.ids import next_id
 from ductor_stream.engine.state import (
     Cancelled,
+    CancelRequested,
     Completed,
     Failed,
     Header,
@@ -41,6 +42,9 @@ from ductor_stream.engine.state import (
     SignalTaken,
 )
 from ductor_stream.errors import InvariantViolation
+
+RETRIED: Final = ("failed", "timed_out")
+"""How a run has ended that may be retried."""
 
 
 class Link(NamedTuple):
@@ -104,7 +108,7 @@ def _untaken(records: Sequence[Record]) -> list[CarriedSignal]:
         event = record.event
         if isinstance(event, SignalReceived):
             waiting[event.signal_id] = CarriedSignal(event.signal_id, event.name, event.payload)
-        elif isinstance(event, Continued | Forked):
+        elif isinstance(event, Continuation | Forked):
             waiting.update((signal.signal_id, signal) for signal in event.signals)
         for decision in record.decisions or ():
             if isinstance(decision, SignalTaken | SignalPassedOver):
@@ -112,24 +116,43 @@ def _untaken(records: Sequence[Record]) -> list[CarriedSignal]:
     return list(waiting.values())
 
 
-def fork_for(command: CommandReceived, header: Header, history: Sequence[Record]) -> Forked | str:
-    """What a retry or reset does to the run, or the word for why it is refused. ``history`` is the run's lineage."""
+def goes_on_for(header: Header, event: RunStarted) -> bool:
+    """Whether this run is the child that the event's parent has had, and wants to go on after a retry of itself."""
+    mine, parent = header.parent, event.parent
+    if not event.since or mine is None or parent is None:
+        return False
+    same_node = (mine.run_id, mine.node_id) == (parent.run_id, parent.node_id)
+    return same_node and event.since <= mine.execution <= parent.execution
+
+
+def fork_of(event: AnyEvent, header: Header) -> CommandReceived | None:
+    """The retry or reset that this event is: a command, or the wish of a parent that is retried itself."""
+    if isinstance(event, RunStarted) and header.status in RETRIED and goes_on_for(header, event):
+        return CommandReceived("retry", event.start_id, "its parent was retried", parent=event.parent)
+    return event if isinstance(event, CommandReceived) and event.kind in ("retry", "reset") else None
+
+
+def fork_for(command: CommandReceived, header: Header, history: Sequence[Record]) -> Forked | None:
+    """What a retry or reset does to the run, None where it does not apply. ``history`` is the run's lineage."""
     closed_by = next((record.seq for record in history if _closes(record)), 1 << 62)
     if command.kind == "retry":
-        if header.status not in ("failed", "timed_out"):
-            return "run_not_failed"
+        if header.status not in RETRIED:
+            return None
         # Everything before the event that closed the run is kept, what that was about is tried again.
         upto = closed_by - 1
+    elif command.to_transition is not None:
+        upto = command.to_transition if command.to_transition < min(closed_by, history[-1].seq + 1) else 0
     else:
         upto = _creation(history, command.to_node or "")
         # Made and dropped by the very event that closed the run, it was never waited for: nothing would go on from there.
         upto = upto if upto < closed_by else 0
     if upto < 1:
-        return "node_not_found" if command.kind == "reset" else "nothing_to_retry"
+        return None
     signals = [s for record in history if upto < record.seq <= closed_by for s in _signals(record)]
     # The execution of the last record that is kept, so that a lineage is complete in itself: what lies between is not.
     source = [record for record in history if record.seq <= upto][-1].execution
-    return Forked(source, upto, command.kind, command.command_id, command.reason, signals)
+    parent = command.parent or header.parent
+    return Forked(source, upto, command.kind, command.command_id, command.reason, signals, parent, header.version)
 
 
 def _signals(record: Record) -> list[CarriedSignal]:
@@ -158,31 +181,48 @@ def _creation(history: Sequence[Record], node_id: str) -> int:
     return 0
 
 
+def reset_in(records: Iterable[Record]) -> int:
+    """The last execution of this lineage that a reset began (0: none): what it begins has ids of its own."""
+    began = (record.execution for record in records if _resets(record.event))
+    return max(began, default=0)
+
+
+def _resets(event: AnyEvent) -> bool:
+    return isinstance(event, Forked) and event.kind == "reset"
+
+
 def forked(draft: Draft, event: Forked, execution: int, now: int) -> list[Held]:
     """Go on as a new execution from the draft's state: open steps are dispatched anew, later signals are told again."""
     header = draft.header
     origin = header.origin or header.execution
-    if header.run_due_at is not None:
-        header.run_due_at = now + (header.run_due_at - header.began_at)
-    header.began_at = now
+    header.run_due_at = None if header.run_timeout_ms is None else now + header.run_timeout_ms
     header.execution, header.origin, header.status = execution, origin, "running"
     header.result = header.failure = header.parked = None
     header.cancel_requested = False
-    for node in list(draft.state.nodes.values()):
+    header.parent, header.version = event.parent or header.parent, event.version or header.version
+    header.since = execution if event.kind == "reset" else header.since or origin
+    nodes, held = list(draft.state.nodes.values()), []
+    for each in draft.state.held:
+        if event.kind == "retry" and each.node is not None:
+            nodes.append(each.node)  # failed while the run stood still: its code has not heard of it, and need not
+        elif not isinstance(each.fact, CancelRequested):  # which goes with the execution that it was for
+            held.append(each)
+    for node in nodes:
         _again(draft, node, event, now)
     arrived = [SignalArrived(s.signal_id, s.name, s.payload) for s in event.signals]
     draft.state.signals.extend(arrived)
-    held = [*draft.state.held, *(Held(now, signal) for signal in arrived)]
+    held += [Held(now, signal) for signal in arrived]
     draft.state.held.clear()
     draft.emit("run.started", now=now, reason=f"{event.kind} {event.command_id}: {event.reason}".rstrip(": "))
     return held
 
 
 def _again(draft: Draft, node: Node, event: Forked, now: int) -> None:
+    # A retried node keeps its idempotency key, or its child: what it did already must not be done twice. A reset wants
+    # it done again.
+    retried = event.kind == "retry"
     if node.kind == "step":
-        # A retried node keeps its idempotency key: what it did already must not be done twice. A reset
-        # wants it done again.
-        key = (node.key_execution or event.from_execution) if event.kind == "retry" else 0
+        key = (node.key_execution or event.from_execution) if retried else 0
         draft.dispatch(
             msgspec.structs.replace(
                 node,
@@ -199,16 +239,8 @@ def _again(draft: Draft, node: Node, event: Forked, now: int) -> None:
             )
         )
     elif node.child is not None:
-        child = msgspec.structs.replace(node.child, run_id=_next_id(node.child.run_id, draft.header.execution))
-        node = msgspec.structs.replace(node, child=child)
-        draft.start_child(node)
+        run_id = node.child.run_id if retried else next_id(node.child.run_id, draft.header.execution)
+        child = msgspec.structs.replace(node.child, run_id=run_id)
+        draft.start_child(msgspec.structs.replace(node, child=child))
     else:
         draft.put(node)
-
-
-def _next_id(run_id: str, execution: int) -> str:
-    """The id of a child that is started again; one that would be too long for a key is told by its digest."""
-    longer = f"{run_id}/{execution}"
-    if len(longer.encode()) <= MAX_RUN_ID_BYTES:
-        return longer
-    return f"{hashlib.sha256(run_id.encode()).hexdigest()}/{execution}"

@@ -35,7 +35,7 @@ def enc_hook(value: Any) -> Any:
     """The JSON form of what msgspec does not know: pydantic models and mappings. Raises TypeError for all else."""
     if hasattr(value, "model_dump"):
         dumped = value.model_dump(mode="json", by_alias=True)
-        if _has_sets(value.__class__):
+        if has_sets(value.__class__):
             return _sets_sorted(value.model_dump(mode="python", by_alias=True), dumped)
         return dumped
     if isinstance(value, Mapping):
@@ -47,7 +47,7 @@ def dec_hook(type: Any, found: Any) -> Any:
     """A pydantic model from decoded JSON. Raises ModelError with the path inside the model."""
     try:
         # By way of JSON, so that a strict model takes a date from a string.
-        return type.model_validate_json(as_it_is.encode(found))
+        return type.model_validate_json(_as_read.encode(found))
     except ValueError as error:
         listed = getattr(error, "errors", None)
         if listed is None:
@@ -58,8 +58,8 @@ def dec_hook(type: Any, found: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=1024)
-def _has_sets(model: Any) -> bool:
-    # Asked once per class: a model without sets, which is nearly all, is dumped once and not twice.
+def has_sets(model: Any) -> bool:
+    """Whether a pydantic model has sets. Asked once per class: nearly all have none, and are dumped once and not twice."""
     return "uniqueItems" in str(model.model_json_schema())
 
 
@@ -78,6 +78,7 @@ sorted_keys = msgspec.json.Encoder(enc_hook=enc_hook, order="deterministic")
 """Fast and in order, but it raises TypeError for keys that are no strings and for sets of what has no order."""
 
 as_it_is = msgspec.json.Encoder(enc_hook=enc_hook)
+_as_read = msgspec.json.Encoder(decimal_format="number")
 """Takes keys and sets as they come: for what ``ordered`` has put in order."""
 
 
@@ -86,7 +87,7 @@ as_it_is = msgspec.json.Encoder(enc_hook=enc_hook)
 
 def ordered(value: Any) -> Any:
     """A copy with sorted keys, sets as sorted lists and long integers as strings, all else as it was."""
-    if isinstance(value, bool) or value is None or isinstance(value, (str, bytes, float, Decimal, UUID)):
+    if isinstance(value, (str, bytes, float, Decimal, UUID)):
         return value
     if isinstance(value, int):
         return str(int(value)) if abs(value) > EXACT else value
@@ -147,7 +148,7 @@ def with_defaults(value: Any) -> Any:
         own = getattr(value, "__dict__", fields)
         parts = [getattr(value, field) for field in fields]
         for field, part in zip(fields, parts, strict=True):
-            if field not in own and not isinstance(value, msgspec.Struct):
+            if field not in own:
                 _force(value, field, part)
     else:
         return value
@@ -187,5 +188,19 @@ def _children(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"[{key!r}]", child) for key, child in value.items())
     elif isinstance(value, (list, tuple, set, frozenset)):
         yield from ((f"[{place}]", child) for place, child in enumerate(value))
+    elif fields := _fields(value):
+        yield from ((f".{field}", getattr(value, field)) for field in fields)
+    elif hasattr(value, "model_dump"):
+        yield from _children_of_model(value)
+
+
+def _children_of_model(model: Any) -> Iterator[tuple[str, Any]]:
+    """What is in a model's JSON form: the model itself may hold what its serializers write otherwise."""
+    try:
+        dumped = enc_hook(model)
+    except Exception:  # noqa: BLE001 - users' serializers may raise anything: then the model itself is at fault
+        return
+    if isinstance(dumped, Mapping):
+        yield from ((f".{key}", child) for key, child in dumped.items())
     else:
-        yield from ((f".{field}", getattr(value, field)) for field in _fields(value))
+        yield "", dumped

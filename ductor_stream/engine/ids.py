@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from struct import unpack
 
 import msgspec
@@ -46,6 +47,30 @@ def idempotency_key(namespace: str, run_id: str, execution: int, node_id: str) -
     The parts are joined by ``/``; ``/`` and ``%`` inside a part are escaped, so that the key is unambiguous.
     """
     return f"{_escaped(namespace)}/{_escaped(run_id)}/{execution}/{_escaped(node_id)}"
+
+
+def child_id(run_id: str, execution: int, node_id: str) -> str:
+    """The id of a child whose code gives it none."""
+    return _below(run_id, f"{execution}/{node_id}")
+
+
+def next_id(run_id: str, execution: int) -> str:
+    """The id of a child that is started again. The mark tells it from those of the child's own children."""
+    return _below(run_id, f"~{execution}")
+
+
+def _below(run_id: str, rest: str) -> str:
+    """An id made from another; where it would be too long for a key, as in deep trees, the other is told by its digest."""
+    longer = f"{run_id}/{rest}"
+    if len(longer.encode()) <= MAX_RUN_ID_BYTES:
+        return longer
+    return f"{hashlib.sha256(run_id.encode()).hexdigest()}/{rest}"
+
+
+def is_next_id(found: str, run_id: str) -> bool:
+    """Whether it is ``next_id`` of that run id, in whichever execution."""
+    number = found.rpartition("/~")[2]
+    return number.isdecimal() and found == next_id(run_id, int(number))
 
 
 def murmur2(key: bytes) -> int:

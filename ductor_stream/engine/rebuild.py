@@ -8,8 +8,8 @@ from ductor_stream.engine.actions import EmitLifecycle
 from ductor_stream.engine.decide import decide, park
 from ductor_stream.engine.definition import WorkflowDefinition
 from ductor_stream.engine.draft import Draft
-from ductor_stream.engine.events import CommandReceived, Continued, Forked, RunStarted, SignalReceived
-from ductor_stream.engine.fork import forked, links
+from ductor_stream.engine.events import CommandReceived, Continuation, Forked, RunStarted, SignalReceived
+from ductor_stream.engine.fork import forked, links, reset_in
 from ductor_stream.engine.planners import Live, start_live
 from ductor_stream.engine.reduce import reduce
 from ductor_stream.engine.reduce.start import begin, first, next_execution
@@ -28,7 +28,7 @@ def rebuild(run_id: str, records: Sequence[Record]) -> RunState:
 
 def replayed(definition: WorkflowDefinition, header: Header, records: Sequence[Record]) -> Live | Parked:
     """The live workflow after these records, or why today's code does not decide what is recorded."""
-    live = start_live(definition, header)
+    live = start_live(definition, header, reset_in(records))
     try:
         problem = _Replay(live).run(header.run_id, records)
     except BaseException:
@@ -96,7 +96,7 @@ def fold(
         if isinstance(record.event, Forked) and draft is not None:
             facts = forked(draft, record.event, record.execution, record.now)
         elif draft is None or record.execution != draft.header.execution:
-            draft, facts = _begin_recorded(run_id, record, draft)
+            draft, facts = _begin_recorded(run_id, record)
         else:
             facts = reduce(draft, record.event, record.now) or []
         draft.header.seq = record.seq
@@ -125,15 +125,10 @@ def _rejected(draft: Draft) -> str:
     return told[0].reason if told else ""
 
 
-def _begin_recorded(run_id: str, record: Record, before: Draft | None) -> tuple[Draft, list[Held]]:
-    if isinstance(record.event, Continued):
-        old = before.header if before is not None else first(run_id, _as_start(record.event), record.execution).header
-        return Draft(next_execution(old, record.event, record.execution, record.now)), []
+def _begin_recorded(run_id: str, record: Record) -> tuple[Draft, list[Held]]:
+    if isinstance(record.event, Continuation):
+        return Draft(next_execution(run_id, record.event, record.execution, record.now)), []
     if not isinstance(record.event, RunStarted):
         raise InvariantViolation(f"run {run_id}: execution {record.execution} does not begin with a start")
     begun = Draft(first(run_id, record.event, record.execution))
     return begun, begin(begun, record.event, record.now)
-
-
-def _as_start(event: Continued) -> RunStarted:
-    return RunStarted(event.workflow, event.version, event.input, "")

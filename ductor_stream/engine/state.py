@@ -8,7 +8,7 @@ rebuilt by folding the records of the current execution (``tick.rebuild``), so t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -130,10 +130,14 @@ AnyFact = Begun | StepDone | StepFailed | TimerDue | SignalArrived | ChildDone |
 
 
 class Held(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A fact that the planner has not seen yet, since the run is paused or suspended, with its own time."""
+    """A fact that the planner has not seen yet, since the run is paused or suspended, with its own time.
+
+    ``node`` is what has failed, if that is what it tells: a retry tries it again.
+    """
 
     now: int
     fact: AnyFact
+    node: Node | None = None
 
 
 # -- decisions: what the planner says -------------------------------------------------------
@@ -231,9 +235,12 @@ AnyDecision = (
 )
 
 
+SUSPENSIONS: Final = ("bug", "died", "nondeterminism", "overrun", "stuck", "version_missing")
+"""``code`` of a ``Parked``: each has its section in docs/errors/codes/suspensions.md."""
+
+
 class Parked(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Why a run is suspended. ``code``: ``bug``, ``nondeterminism``, ``version_missing``, ``overrun``,
-    ``stuck``, ``died``.
+    """Why a run is suspended; ``code`` is one of SUSPENSIONS.
 
     ``digest`` names the code that could not go on: other code is worth another try.
     """
@@ -264,8 +271,9 @@ class Header(msgspec.Struct, array_like=True):
     ``seq`` is the order of the last event applied in this execution, ``now`` its time,
     ``lifecycle_seq`` the last number given to a lifecycle event of this run (dense, over executions).
     ``origin`` is the execution that a retry or reset took its history from (0: none): what the run's code sees.
-    ``began_at`` is when this execution began, from which its timeout counts; ``started_at``, which the code sees too, is
-    that of the origin.
+    ``started_at`` is that of the origin too. ``run_due_at`` is ``run_timeout_ms`` after
+    the start, or after the last retry or reset. ``since`` (0: this execution) is when the last reset of a retried run was, or
+    its origin: children of a later one are its own.
     """
 
     format: int
@@ -288,7 +296,8 @@ class Header(msgspec.Struct, array_like=True):
     parent: Parent | None = None
     view: bytes | None = None
     origin: int = 0
-    began_at: int = 0
+    run_timeout_ms: int | None = None
+    since: int = 0
 
 
 class RunState(msgspec.Struct):

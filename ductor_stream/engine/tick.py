@@ -18,8 +18,8 @@ from ductor_stream.engine.decide import decide, park
 from ductor_stream.engine.definition import WorkflowDefinition
 from ductor_stream.engine.draft import Draft
 from ductor_stream.engine.due import due_events, wake_at
-from ductor_stream.engine.events import AnyEvent, CommandReceived, Continued, Forked, RunStarted
-from ductor_stream.engine.fork import fork_for, forked, lineage
+from ductor_stream.engine.events import AnyEvent, Continued, ContinuedInPlace, Forked, RunStarted
+from ductor_stream.engine.fork import fork_for, fork_of, forked, lineage
 from ductor_stream.engine.planners import Live, LogLine
 from ductor_stream.engine.rebuild import fold, rebuild, replay, replayed
 from ductor_stream.engine.reduce import reduce
@@ -137,29 +137,31 @@ class _Pass:
 
     def _fork(self, draft: Draft, event: AnyEvent) -> Forked | None:
         """Retry and reset need the history; what they refuse is refused as any command is."""
-        if not isinstance(event, CommandReceived) or event.kind not in ("retry", "reset"):
+        asked = fork_of(event, draft.header)
+        if asked is None:
             return None
-        found = fork_for(event, draft.header, lineage((*self.history, *self.records), draft.header.execution))
-        return found if isinstance(found, Forked) else None
+        return fork_for(asked, draft.header, lineage((*self.history, *self.records), draft.header.execution))
 
     def _forked(self, draft: Draft, event: Forked, run_id: str, now: int) -> list[Held]:
         if not draft.state.closed:
-            draft.close("terminate", now, reason=f"{event.kind} {event.command_id}")
+            # Its parent goes on waiting: it hears how the next execution ends.
+            draft.close("terminate", now, reason=f"{event.kind} {event.command_id}", told=False)
         old = draft.header
         kept = [r for r in lineage((*self.history, *self.records), old.execution) if r.seq <= event.upto]
         self.kept = kept
         draft.state = fold(run_id, kept, None)
         draft.header.lifecycle_seq = old.lifecycle_seq
         facts = forked(draft, event, old.execution + 1, now)
+        self.kept.append(Record(old.execution + 1, event.upto + 1, now, event))
         draft.header.seq = event.upto
         return facts
 
-    def _continue(self, draft: Draft, event: Continued, now: int) -> None:
+    def _continue(self, draft: Draft, event: Continued | ContinuedInPlace, now: int) -> None:
         """Begin the next execution. Its code runs in a later tick (``Proceed``): a loop of them cannot hold a batch up."""
         self.forget()
         draft.continued = None
-        execution = draft.header.execution + 1
-        draft.state = next_execution(draft.header, event, execution, now)
+        old, execution = draft.header, draft.header.execution + 1
+        draft.state = next_execution(old.run_id, event, execution, now, lifecycle_seq=old.lifecycle_seq)
         draft.header.seq = 1
         draft.hear(event)
         self.records.append(Record(execution, 1, now, event))

@@ -12,9 +12,11 @@ pydantic (it is never imported here). What JSON leaves open is fixed so:
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -30,6 +32,7 @@ _LONG_TEXT = re.compile(rb'"-?\d{16,}"')
 _DIGITS = bytes(ord("0") if chr(c).isdecimal() else ord(" ") for c in range(128)) + b" " * 128
 _SIXTEEN = b"0" * 16
 _any = msgspec.json.Decoder()
+_exact = msgspec.json.Decoder(float_hook=Decimal)
 
 
 def encode(value: Any, name: str = "value") -> bytes:
@@ -89,13 +92,42 @@ def _decoded(decoder: msgspec.json.Decoder[Any], raw: bytes, type: Any, name: st
     except msgspec.ValidationError as error:
         if _LONG_TEXT.search(raw):
             # Perhaps only an integer beyond 2**53, which stands as a string.
-            try:
-                return msgspec.convert(_any.decode(raw), type, strict=False, dec_hook=forms.dec_hook, str_keys=True)
-            except msgspec.ValidationError:
-                pass
+            with contextlib.suppress(msgspec.ValidationError):
+                return _with_long_integers(raw, type)
         raise InvalidValue(_located(error, name)) from error
     except Exception as error:
         raise InvalidValue(f"{name}: {_said(error)}") from error
+
+
+def _with_long_integers(raw: bytes, type: Any) -> Any:
+    """The value, with integers from strings of so many digits, and nothing else from a string. Raises ValidationError."""
+    info = msgspec.inspect.type_info(type)
+    # Numbers as they are written, for those of them that are Decimals; where anything is taken they are floats.
+    is_exact = _first(info, _decimal) is not None and _first(info, _anything) is None
+    tree = _exact.decode(raw) if is_exact else _any.decode(raw)
+    value = msgspec.convert(tree, type, strict=False, dec_hook=forms.dec_hook)
+    if _loosened(_any.decode(raw), _any.decode(_encoded(value))):
+        raise msgspec.ValidationError("a text stands for what is none")
+    return value
+
+
+def _decimal(info: Any) -> str | None:
+    return "is one" if isinstance(info, msgspec.inspect.DecimalType) else None
+
+
+def _anything(info: Any) -> str | None:
+    return "is one" if isinstance(info, msgspec.inspect.AnyType) else None
+
+
+def _loosened(before: Any, after: Any) -> bool:
+    """Whether a text other than a long number, or a number, was taken for what it is not. Of what was left out nothing is known."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        return any(_loosened(value, after[key]) for key, value in before.items() if key in after)
+    if isinstance(before, list) and isinstance(after, list):
+        return any(map(_loosened, before, after))
+    if isinstance(before, str) and not isinstance(after, str | list | dict):
+        return _LONG_TEXT.fullmatch(b'"%s"' % before.encode()) is None
+    return isinstance(after, bool) and not isinstance(before, bool)
 
 
 def check(value: Any, type: Any, name: str = "value") -> None:
@@ -154,7 +186,7 @@ def _first(found: Any, look: Callable[[Any], str | None], seen: frozenset[int] =
     if isinstance(found, (list, tuple)):
         parts: Iterator[Any] = iter(found)
     elif isinstance(found, (msgspec.inspect.Type, msgspec.inspect.Field)):
-        parts = (getattr(found, field) for field in found.__struct_fields__ if field not in ("cls", "default"))
+        parts = (getattr(found, field) for field in found.__struct_fields__)
     else:
         return None
     below = seen | {id(found)}

@@ -83,10 +83,10 @@ def topics_acls(topics: Topics, queues: Sequence[str]) -> list[Acl]:
 
 
 def letters_acls(topics: Topics, queues: Sequence[str]) -> list[Acl]:
-    """``dead-letters list`` and ``replay``: sends records again to the inbound topics that they came from."""
+    """``dead-letters list`` and ``replay``: sends records again to the inbound and task topics that they came from."""
     return [
         *_topics("read", [topics.dead_letters]),
-        *_topics("write", topics.inbound_names),
+        *_topics("write", [*topics.inbound_names, *map(topics.tasks, queues)]),
         Acl("group", LETTERS_GROUPS, "describe", "prefixed"),
         Acl("group", CLIENT_GROUP, "describe"),
     ]
@@ -94,7 +94,7 @@ def letters_acls(topics: Topics, queues: Sequence[str]) -> list[Acl]:
 
 def purge_acls(topics: Topics, queues: Sequence[str]) -> list[Acl]:
     """``purge``: looks for how long the topics keep their records."""
-    names = [*topics.inbound_names, *map(topics.tasks, queues)]
+    names = [*topics.inbound_names, *map(topics.tasks, queues), topics.dead_letters]
     return [*_topics("describe", names), *_topics("describe_configs", names)]
 
 

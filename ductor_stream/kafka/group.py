@@ -18,6 +18,7 @@ from ductor_stream.errors import InvalidConfig, LogUnavailable
 from ductor_stream.kafka.bounded import CLOSE_SECONDS, GivenUp, within
 from ductor_stream.kafka.inbound import Positions
 from ductor_stream.kafka.membership import Membership, Place
+from ductor_stream.kafka.options import EVICTED, Evictions, evicted, in_words, is_fatal
 from ductor_stream.kafka.repeats import REPEATS
 from ductor_stream.ports import INBOUND, Ownership, Received
 from ductor_stream.protocol.topics import Topics
@@ -65,10 +66,6 @@ FIRST_REJOIN_SECONDS, LONGEST_REJOIN_SECONDS = 0.2, 2.0
 """Pause before a new consumer after a fatal error: doubled from the first to the longest, and then kept."""
 
 
-def _is_fatal(error: KafkaError) -> bool:
-    return bool(error.fatal()) or error.code() == KafkaError._FATAL
-
-
 class Joining(msgspec.Struct, frozen=True):
     """How to join: ``make`` builds a client for a protocol, given the callback that hears its errors."""
 
@@ -98,6 +95,8 @@ class GroupMember:
         self._rejoin_at: float | None = None
         self._down = ""
         self._fatal = ""
+        self._evictions = Evictions()
+        self._number = 0  # of the client: what a former one still says is no news
         self._given_up: list[Consumer] = []
         """Clients that did not close in time: what they call back with is of no interest any more."""
         self._asked: Consumer | None = None
@@ -120,6 +119,7 @@ class GroupMember:
     def poll(self, timeout: float, limit: int) -> list[Received]:
         """Records of sought partitions, at most ``limit``. Raises LogUnavailable when no broker can be reached."""
         self._commit_stored()
+        self._raise()
         if self._rejoin_at is not None and not self._try_rejoin(timeout):
             return []
         if self.positions.settle():
@@ -129,9 +129,12 @@ class GroupMember:
         self._tell()
         records = [record for message in messages if (record := self.positions.accept(message)) is not None]
         if records:
+            # They go first: read already, they would be lost with what is raised. That is kept for the next call.
             self._down = ""
             self._rejoin_seconds = FIRST_REJOIN_SECONDS
-        elif self._down:
+            return records
+        self._raise()
+        if self._down:
             reason, self._down = self._down, ""
             raise LogUnavailable(f"no Kafka broker can be reached: {reason}")
         return records
@@ -149,7 +152,7 @@ class GroupMember:
             self._heard_error(error.args[0])
         for message in messages:
             problem = message.error()
-            if problem is not None and (_is_fatal(problem) or message.topic() is None):
+            if problem is not None and (is_fatal(problem) or message.topic() is None):
                 self._heard_error(problem)
         if self._fatal:
             self._begin_anew(self._fatal)
@@ -166,13 +169,16 @@ class GroupMember:
                 return message
 
     def _tell(self) -> None:
-        """What happened in the callbacks and may be told outside of them; then raise what was raised in them."""
+        """What happened in the callbacks and may be told outside of them."""
         while self._told:
             what, partitions = self._told.pop(0)
             if what == "lost":
                 self._ownership.lost(partitions)
             elif still := partitions & self._membership.whole:
                 self._ownership.assigned(still)
+
+    def _raise(self) -> None:
+        """Raise what was raised in the callbacks."""
         if self._raised:
             [first, *_], self._raised = self._raised, []
             if isinstance(first, KafkaException):
@@ -298,7 +304,13 @@ class GroupMember:
     def _join(self) -> None:
         self._membership = Membership()
         self._fatal = ""
-        self._client = self._joining.make(self.protocol, self._heard_error)
+        self._number = number = self._number + 1
+
+        def heard(error: KafkaError) -> None:
+            if number == self._number:
+                self._heard_error(error)
+
+        self._client = self._joining.make(self.protocol, heard)
         self.positions = Positions(self._client, self._topics, incremental=self.protocol == "consumer")
         self._client.subscribe(
             [self._topics.inbound(short) for short in INBOUND],
@@ -309,15 +321,18 @@ class GroupMember:
         logger.info("joining group %s by the %s protocol", self._topics.coordinator_group, self.protocol)
 
     def _heard_error(self, error: KafkaError) -> None:
-        if _is_fatal(error):
+        if is_fatal(error):
             self._fatal = error.str()
         elif error.code() == KafkaError._ALL_BROKERS_DOWN:
             self._down = error.str()
         else:
-            logger.warning("consumer: %s", error.str())
+            logger.warning("consumer: %s", in_words(error))
 
     def _begin_anew(self, error: str) -> None:
-        """A fatal error ends the client: what it held is lost, and another one joins after a pause."""
+        """A fatal error ends the client: what it held is lost, and another one joins after a pause.
+
+        Raises InvalidConfig where another would help nobody.
+        """
         lost = self._broken(self._membership.held)
         self._membership.take(self._membership.held)
         self._told = [each for each in self._told if each[0] == "lost"]
@@ -325,6 +340,8 @@ class GroupMember:
             self._told.append(("lost", lost))
         self._close_client()
         self._rejoin_at = time.monotonic()
+        if EVICTED in error and self._evictions.again():
+            raise InvalidConfig(evicted(self._topics.coordinator_group))
         missing = any(text in error for text in NO_NEW_PROTOCOL)
         if self.protocol == "consumer" and (missing or NAME_STILL_TAKEN in error) and len(self._protocols) > 1:
             logger.warning("not by the new protocol, going on by the classic one: %s", error)

@@ -22,8 +22,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from ductor_stream.errors import LogUnavailable, TopicsNotReady
-from ductor_stream.kafka.offsets import PASSING, PASSING_SECONDS
-from ductor_stream.kafka.options import client_options, open_client
+from ductor_stream.kafka.offsets import PASSING, PASSING_SECONDS, offset_in
+from ductor_stream.kafka.options import client_options, open_admin, open_client, text_of
 from ductor_stream.kafka.topics import AdminConfig
 from ductor_stream.kafka.watch import describe
 
@@ -82,14 +82,9 @@ class ClockFacts(msgspec.Struct, frozen=True):
     error_ms: float
 
 
-def open_admin(config: AdminConfig) -> AdminClient:
-    """A client for questions. Raises InvalidConfig."""
-    return open_client(AdminClient, client_options("admin", config.bootstrap, config.options))
-
-
 def inspect_cluster(config: AdminConfig, topics: Sequence[str], groups: Sequence[str]) -> ClusterFacts:
     """Ask for everything that ``doctor`` judges. Raises LogUnavailable."""
-    admin = open_admin(config)
+    admin = open_admin(config.bootstrap, config.options)
     try:
         described = admin.describe_cluster(request_timeout=config.timeout).result(config.timeout + 1)
         denied: list[str] = []
@@ -103,11 +98,6 @@ def inspect_cluster(config: AdminConfig, topics: Sequence[str], groups: Sequence
         )
     except (KafkaException, TimeoutError) as error:
         raise LogUnavailable(f"Kafka does not answer: {text_of(error)}") from error
-
-
-def text_of(error: Exception) -> str:
-    """What the driver says, without its wrapping."""
-    return str(error.args[0].str()) if isinstance(error, KafkaException) and error.args else str(error)
 
 
 def topic_configs(admin: AdminClient, names: Sequence[str], config: AdminConfig) -> dict[str, dict[str, str]]:
@@ -212,29 +202,40 @@ def _rights(operations: Iterable[Any] | None) -> frozenset[str] | None:
 
 
 def inspect_queues(config: AdminConfig, queues: Sequence[str]) -> dict[str, QueueFacts]:
-    """Consumers and waiting tasks of these queues; one whose topic does not exist is left out. Raises LogUnavailable."""
-    admin, topics = open_admin(config), config.topics
-    states = describe(admin, [topics.tasks(queue) for queue in queues], config.timeout)
+    """Consumers and waiting tasks of these queues. Raises LogUnavailable.
+
+    A queue is left out whose topic does not exist, or whose group we may not see: then nothing is known of it.
+    """
+    admin, topics = open_admin(config.bootstrap, config.options), config.topics
+    states = describe(admin, [topics.tasks(queue) for queue in queues], config.timeout).there
     there = {queue: states[topics.tasks(queue)] for queue in queues if topics.tasks(queue) in states}
+    denied: list[str] = []
     try:
-        groups = _groups(admin, [topics.worker_group(queue) for queue in there], config, [])
+        groups = _groups(admin, [topics.worker_group(queue) for queue in there], config, denied)
         return {
             queue: QueueFacts(
-                groups[topics.worker_group(queue)].members if topics.worker_group(queue) in groups else 0,
-                _waiting(admin, topics.tasks(queue), topics.worker_group(queue), state.partitions, config),
+                members, _waiting(admin, topics.tasks(queue), topics.worker_group(queue), state.partitions, config)
             )
             for queue, state in there.items()
+            if (members := _members(groups, denied, topics.worker_group(queue))) is not None
         }
     except (KafkaException, TimeoutError) as error:
         raise LogUnavailable(f"Kafka does not tell of the queues: {text_of(error)}") from error
 
 
-def inspect_members(config: AdminConfig, group: str) -> int:
-    """How many members a group has; 0 where there is none. Raises LogUnavailable."""
+def inspect_members(config: AdminConfig, group: str) -> int | None:
+    """How many members a group has; 0 where there is none, None where we may not see it. Raises LogUnavailable."""
+    denied: list[str] = []
     try:
-        found = _groups(open_admin(config), [group], config, [])
+        found = _groups(open_admin(config.bootstrap, config.options), [group], config, denied)
     except (KafkaException, TimeoutError) as error:
         raise LogUnavailable(f"Kafka does not tell of group {group}: {text_of(error)}") from error
+    return _members(found, denied, group)
+
+
+def _members(found: Mapping[str, GroupFacts], denied: Sequence[str], group: str) -> int | None:
+    if group in denied:
+        return None
     return found[group].members if group in found else 0
 
 
@@ -254,10 +255,13 @@ def _offsets(admin: AdminClient, places: Sequence[TopicPartition], spec: str, co
     while True:
         answers = admin.list_offsets({place: wanted for place in places}, request_timeout=config.timeout)
         try:
-            return {place.partition: answer.result(config.timeout + 1).offset for place, answer in answers.items()}
+            return {place.partition: offset_in(answer.result(config.timeout + 1)) for place, answer in answers.items()}
         except KafkaException as error:
             if error.args[0].code() not in PASSING or time.monotonic() > deadline:
                 raise
+        except TimeoutError as error:
+            if time.monotonic() > deadline:
+                raise LogUnavailable(f"Kafka does not tell the offsets of {places[0].topic}: {error}") from error
         time.sleep(PASSING_SECONDS)
 
 
@@ -269,7 +273,7 @@ def measure_clock(config: AdminConfig, name: str) -> ClockFacts:
 
     Raises LogUnavailable, TopicsNotReady (topics may not be made).
     """
-    admin = open_admin(config)
+    admin = open_admin(config.bootstrap, config.options)
     topic = NewTopic(f"{name}-{uuid.uuid4().hex[:8]}", 1, -1, config={"message.timestamp.type": "LogAppendTime"})
     try:
         admin.create_topics([topic], request_timeout=config.timeout)[topic.topic].result(config.timeout + 1)

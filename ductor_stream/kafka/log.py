@@ -8,12 +8,11 @@ from typing import Any, Literal
 
 import msgspec
 from confluent_kafka import Consumer, KafkaError, Producer
-from confluent_kafka.admin import AdminClient
 
 from ductor_stream.errors import LogUnavailable, OwnershipLost, TopicsNotReady
 from ductor_stream.kafka import group
 from ductor_stream.kafka.offsets import Gap, OffsetQuestions
-from ductor_stream.kafka.options import client_options, open_client
+from ductor_stream.kafka.options import HeardProducer, client_options, open_admin, open_client
 from ductor_stream.kafka.producer import RecordProducer
 from ductor_stream.kafka.task_stands import GroupOffsets, ask_stands
 from ductor_stream.kafka.watch import ClusterWatch, TopicState
@@ -28,7 +27,7 @@ from ductor_stream.ports import (
     TaskPlace,
     TaskStand,
 )
-from ductor_stream.protocol.topics import Topics
+from ductor_stream.protocol.topics import Topics, unseen
 
 
 class KafkaLogConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,9 +74,9 @@ class KafkaLog:
         """Start the producer and the watch; the group is joined by ``subscribe``. Raises InvalidConfig."""
         self._config = config
         self._topics = config.topics
-        self._admin = open_client(AdminClient, client_options("admin", config.bootstrap, config.options))
+        self._admin = open_admin(config.bootstrap, config.options)
         self._producer = RecordProducer(self._make_producer)
-        self._watch = ClusterWatch(self._admin, config.topics)
+        self._watch = ClusterWatch(self._admin, config.bootstrap, config.topics)
         self._watch.start()
         self._member: group.GroupMember | None = None
         self._offsets = OffsetQuestions(self._admin, config.topics, config.request_timeout)
@@ -96,8 +95,8 @@ class KafkaLog:
         if not known.keys() >= set(inbound):
             # They may have been created a moment ago.
             known = self._watch.states(self._config.request_timeout, anew=True)
-        if missing := [name for name in inbound if name not in known]:
-            raise TopicsNotReady(f"missing: {', '.join(missing)}; run `ductor-stream topics create`")
+        if away := [unseen(name, self._watch.hidden) for name in inbound if name not in known]:
+            raise TopicsNotReady("; ".join(away))
         protocols: tuple[group.Protocol, ...] = (
             ("consumer", "classic") if self._config.protocol == "auto" else (self._config.protocol,)
         )
@@ -116,10 +115,10 @@ class KafkaLog:
             return []
         self._notice_renewed(self._member)
         self._gaps += self._offsets.mend(self._member.positions)
-        try:
-            return self._member.poll(timeout, limit)
-        finally:
+        records = self._member.poll(timeout, limit)
+        with contextlib.suppress(LogUnavailable):  # with records in hand: it is raised by the next call
             self._producer.serve()
+        return records
 
     def still_member(self) -> bool:
         """Whether the group's broker confirms our membership now (blocking, two seconds at most)."""
@@ -181,6 +180,11 @@ class KafkaLog:
         """The stable end of each inbound topic's partition: no open transaction is before it. Raises LogUnavailable."""
         return self._ask(partition, "end")
 
+    def written_ends(self, partitions: Iterable[int]) -> dict[tuple[Inbound, int], int]:
+        """The end of all that is written to the inbound topics, open transactions included. Raises LogUnavailable."""
+        places = [(topic, partition) for partition in partitions for topic in INBOUND]
+        return self._offsets.ask(places, "written end") if places else {}
+
     def start_offsets(self, partition: int) -> dict[Inbound, int]:
         """The earliest offset still kept of each inbound topic's partition. Raises LogUnavailable."""
         return self._ask(partition, "start")
@@ -196,6 +200,10 @@ class KafkaLog:
     def partition_counts(self) -> dict[str, int]:
         """Partition counts by full name of all topics of the namespace, a few seconds old. Raises LogUnavailable."""
         return {name: state.partitions for name, state in self._states().items()}
+
+    def hidden_topics(self) -> frozenset[str]:
+        """Full names of topics that may not be described by us: whether they are there is not known."""
+        return self._watch.hidden
 
     def ask_tasks(self) -> Callable[[], Mapping[TaskPlace, TaskStand] | None]:
         """Ask where the task topics stand, without waiting; what is returned gives the answer, None until it is there."""
@@ -271,7 +279,7 @@ class KafkaLog:
 
     def _make_producer(self, heard: Callable[[KafkaError], None]) -> Producer:
         options = client_options("producer", self._config.bootstrap, self._config.options)
-        return open_client(Producer, options | {"error_cb": heard})
+        return open_client(HeardProducer, options | {"error_cb": heard})
 
     def _make_reader(self, group_id: str) -> Consumer:
         """One that asks about a group and never joins it."""

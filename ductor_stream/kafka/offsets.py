@@ -26,6 +26,8 @@ PASSING = frozenset({KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_
 
 PASSING_SECONDS = 0.05
 
+Which = Literal["start", "end", "written end"]
+
 _Spec: Any = admin.OffsetSpec  # type: ignore[attr-defined]  # exported at run time, not in the driver's stubs
 
 
@@ -42,6 +44,15 @@ class Gap(msgspec.Struct, frozen=True):
     to_offset: int
 
 
+def offset_in(answer: Any) -> int:
+    """The offset in an answer to ``list_offsets``. Raises TimeoutError where there is none, and no error either: the driver
+    leaves it invalid (-1001) for partitions whose brokers went away while it asked."""
+    found: int = answer.offset
+    if found < 0:
+        raise TimeoutError("brokers went away while they were asked")
+    return found
+
+
 class OffsetQuestions:
     """Blocking questions about offsets, each at most ``timeout`` seconds long."""
 
@@ -51,8 +62,11 @@ class OffsetQuestions:
         self._timeout = timeout
         self._mend_at = 0.0
 
-    def ask(self, places: Sequence[Place], which: Literal["start", "end"]) -> dict[Place, int]:
-        """The earliest offset kept, or the stable end (no open transaction is before it). Raises LogUnavailable."""
+    def ask(self, places: Sequence[Place], which: Which) -> dict[Place, int]:
+        """The earliest offset kept, the stable end (no open transaction is before it), or the end of all that is written.
+
+        Raises LogUnavailable.
+        """
         deadline = time.monotonic() + self._timeout
         while True:
             try:
@@ -63,16 +77,18 @@ class OffsetQuestions:
                     raise LogUnavailable(f"Kafka does not tell the {which} of {sorted(places)}: {error}") from error
             time.sleep(PASSING_SECONDS)
 
-    def _ask_once(self, places: Sequence[Place], which: Literal["start", "end"]) -> dict[Place, int]:
+    def _ask_once(self, places: Sequence[Place], which: Which) -> dict[Place, int]:
         asked = {(self._topics.inbound(topic), partition): (topic, partition) for topic, partition in places}
         spec = _Spec.earliest() if which == "start" else _Spec.latest()
         answers = self._client.list_offsets(
             {TopicPartition(name, partition): spec for name, partition in asked},
-            isolation_level=IsolationLevel.READ_COMMITTED,
+            isolation_level=(
+                IsolationLevel.READ_UNCOMMITTED if which == "written end" else IsolationLevel.READ_COMMITTED
+            ),
             request_timeout=self._timeout,
         )
         return {
-            asked[each.topic, each.partition]: answer.result(self._timeout + 1).offset
+            asked[each.topic, each.partition]: offset_in(answer.result(self._timeout + 1))
             for each, answer in answers.items()
         }
 

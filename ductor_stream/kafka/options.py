@@ -6,12 +6,17 @@ they are refused here, with the reason. An option that only one kind of client k
 
 from __future__ import annotations
 
+import _thread
 import difflib
 import logging
+import math
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Literal, TypeVar
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
 
 from ductor_stream.errors import InvalidConfig, LogUnavailable
 from ductor_stream.kafka import tokens
@@ -140,6 +145,14 @@ _OWNED_VALUES: Mapping[Kind, Mapping[str, Any]] = {
 }
 
 
+RIVAL_SECONDS, RIVAL_EVICTIONS = 15.0, 3
+"""Within this time whoever is evicted has joined again, and so has he who evicted him. Brokers that fail over one after the
+other evicted a member without a rival twice within 26 s (seen in chaos)."""
+
+EVICTED = KafkaError(KafkaError.FENCED_INSTANCE_ID).str()
+"""Another process has joined under our stable name, or the group's broker has lost that we did."""
+
+
 def check_options(options: Mapping[str, Any]) -> None:
     """Refuse options that would break a rule. Raises InvalidConfig, which names the option and the reason."""
     for name in options:
@@ -167,9 +180,18 @@ def client_options(kind: Kind, bootstrap: str, options: Mapping[str, Any], **own
     chosen.update(_OWNED_VALUES[kind])
     chosen.update({name.replace("_", "."): value for name, value in own.items() if value is not None})
     chosen["bootstrap.servers"] = bootstrap
+    if kind == "consumer" and chosen.get("group.protocol") != "consumer":
+        _fit_session(chosen)
     if tokens.OPTION in chosen:
         chosen[tokens.OPTION] = tokens.TokenFunction(chosen[tokens.OPTION])
     return chosen
+
+
+def _fit_session(chosen: dict[str, Any]) -> None:
+    """Who sets only how long a poll may take need not think of the time-out that may not be longer: 45 s by default."""
+    longest = str(chosen.get("max.poll.interval.ms", ""))
+    if longest.isdigit():
+        chosen.setdefault("session.timeout.ms", min(45_000, int(longest)))
 
 
 def open_client(make: Callable[..., Client], configuration: Mapping[str, Any]) -> Client:
@@ -183,6 +205,98 @@ def open_client(make: Callable[..., Client], configuration: Mapping[str, Any]) -
         if isinstance(brings := configuration.get(tokens.OPTION), tokens.TokenFunction) and "token" in str(error):
             raise LogUnavailable(f"no token for Kafka: {brings.problem}") from error
         raise InvalidConfig(f"kafka: {_explain(error, configuration)}") from error
+
+
+class EndsApart:
+    """Objects whose end nobody waits for: it comes in a thread of its own."""
+
+    _going = False
+
+    def __del__(self) -> None:
+        """Once, when nobody knows it any more: the thread is the last who does."""
+        if not self._going:
+            self._going = True
+            # Not threading.Thread, whose start waits for the thread: there are none any more when the interpreter ends.
+            with suppress(RuntimeError):  # from Python 3.12 on there are no new threads at all then
+                _thread.start_new_thread(_forget, (self,))
+
+
+def _forget(_: object) -> None:
+    """Nothing: what it is called with is let go of when it has returned."""
+
+
+class Admin(EndsApart, AdminClient):
+    """A client for questions. To destroy one of whose brokers has just left the cluster may last for ever (librdkafka 2.16)."""
+
+
+def open_admin(bootstrap: str, options: Mapping[str, Any]) -> Admin:
+    """A client for questions, with the user's options. Raises as ``open_client``."""
+    return open_client(Admin, client_options("admin", bootstrap, options))
+
+
+class HeardProducer(Producer):
+    """A producer whose fatal errors go to its ``error_cb``, too: the driver raises them out of the next poll or flush."""
+
+    def __init__(self, configuration: dict[str, Any], **more: Any) -> None:
+        super().__init__(configuration, **more)
+        self._told: Callable[[KafkaError], None] = configuration["error_cb"]
+
+    def poll(self, timeout: float = -1) -> int:
+        """As the driver's."""
+        return self._heard(lambda: super(HeardProducer, self).poll(timeout))
+
+    def flush(self, timeout: float = -1) -> int:
+        """As the driver's."""
+        return self._heard(lambda: super(HeardProducer, self).flush(timeout))
+
+    def _heard(self, call: Callable[[], int]) -> int:
+        try:
+            return call()
+        except KafkaException as error:
+            if not is_fatal(error.args[0]):
+                raise
+            self._told(error.args[0])
+            return call()  # a fatal error is raised once
+
+
+def text_of(error: Exception) -> str:
+    """What the driver says, without its wrapping."""
+    return str(error.args[0].str()) if isinstance(error, KafkaException) and error.args else str(error)
+
+
+def in_words(error: KafkaError) -> str:
+    """An error for the log; with the remedy where a right is missing."""
+    text = str(error.str())
+    return f"{text} (`ductor-stream acls` prints the rights)" if "uthorization failed" in text else text
+
+
+def is_fatal(error: KafkaError) -> bool:
+    """Whether a client that says this does nothing more. A consumer tells most such errors by their code alone."""
+    return bool(error.fatal()) or error.code() == KafkaError._FATAL
+
+
+class Evictions:
+    """Tells a living rival under our stable name from a name that the group's broker has lost, as by a fail-over of its own.
+
+    Whoever is evicted joins again: it is by somebody who lives if that goes on, quickly, since he does the same.
+    """
+
+    def __init__(self) -> None:
+        self._at, self._count = -math.inf, 0
+
+    def again(self) -> bool:
+        """We were evicted; whether that is the third time in a row, each within ``RIVAL_SECONDS`` of the one before."""
+        last, self._at = self._at, time.monotonic()
+        self._count = self._count + 1 if self._at - last < RIVAL_SECONDS else 1
+        return self._count >= RIVAL_EVICTIONS
+
+
+def evicted(group: str) -> str:
+    """What is told of a process whose name another has taken."""
+    return (
+        f"another process has joined group {group} under our DUCTOR_KAFKA_INSTANCE_ID, so this one ends: "
+        "no two that run at a time may have the same"
+    )
 
 
 def _explain(error: KafkaException, configuration: Mapping[str, Any]) -> str:

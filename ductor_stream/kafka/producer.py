@@ -16,6 +16,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from ductor_stream.kafka.options import in_words, is_fatal
 from ductor_stream.kafka.repeats import REPEATS
 from ductor_stream.ports import Acknowledged, Outgoing, Undeliverable
 
@@ -36,14 +37,13 @@ PERMANENT = frozenset(
         KafkaError.MSG_SIZE_TOO_LARGE,
         KafkaError.RECORD_LIST_TOO_LARGE,
         KafkaError.TOPIC_EXCEPTION,
-        KafkaError.INVALID_RECORD,
-        KafkaError.INVALID_TIMESTAMP,
         KafkaError._INVALID_ARG,
     }
 )
-"""Errors of a record that no later try can mend: too large, an illegal topic name, refused by the broker as invalid.
+"""Errors of a record that no later try can mend: too large, an illegal topic name.
 
-A topic that is unknown, forbidden or without a leader is none of them (protocol 12).
+A topic that is unknown, forbidden or without a leader is none of them (protocol 12), nor is a time that the broker does
+not take (of a host whose clock is an hour ahead), for which the records beside it are called invalid too.
 """
 
 
@@ -151,7 +151,7 @@ class RecordProducer:
             moved = Outgoing(record.topic, record.key, record.value, record.headers, None)
             self._rerouted.append((moved, call))
             return
-        if error.fatal():
+        if is_fatal(error):
             self._fatal = self._fatal or error
         self._failed(call, record, error.str(), permanent=error.code() in PERMANENT)
 
@@ -167,9 +167,9 @@ class RecordProducer:
             self._answered.append(call)
 
     def _heard_error(self, error: KafkaError) -> None:
-        if error.fatal():
+        if is_fatal(error):
             self._fatal = self._fatal or error
-        logger.log(logging.ERROR if error.fatal() else logging.WARNING, "producer: %s", error.str())
+        logger.log(logging.ERROR if is_fatal(error) else logging.WARNING, "producer: %s", in_words(error))
 
     def _replace(self, error: KafkaError) -> None:
         """After a fatal error nothing more leaves this client: give everything back and make another (protocol 12)."""

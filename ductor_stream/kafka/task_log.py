@@ -16,10 +16,9 @@ from confluent_kafka import (
     Producer,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient
 
 from ductor_stream.errors import LogUnavailable
-from ductor_stream.kafka.options import client_options, open_client
+from ductor_stream.kafka.options import HeardProducer, client_options, open_admin, open_client
 from ductor_stream.kafka.task_producer import TaskProducer
 from ductor_stream.kafka.task_source import KafkaTaskSource, Protocol, SourceConfig
 from ductor_stream.kafka.watch import ClusterWatch, TopicState
@@ -62,8 +61,8 @@ class KafkaTaskLog:
         """Start the producer and the watch; groups are joined by the sources. Raises InvalidConfig."""
         self._config = config
         self._topics = config.topics
-        admin = open_client(AdminClient, client_options("admin", config.bootstrap, config.options))
-        self._watch = ClusterWatch(admin, config.topics)
+        admin = open_admin(config.bootstrap, config.options)
+        self._watch = ClusterWatch(admin, config.bootstrap, config.topics)
         self._watch.start()
         self._producer = TaskProducer(self._make_producer)
         self._control = _Control(self._make_control(), config.topics.attempt_control, self._states)
@@ -127,7 +126,7 @@ class KafkaTaskLog:
 
     def _make_producer(self, heard: Callable[[KafkaError], None]) -> Producer:
         options = client_options("producer", self._config.bootstrap, self._config.options)
-        return open_client(Producer, options | {"error_cb": heard})
+        return open_client(HeardProducer, options | {"error_cb": heard})
 
     def _make_consumer(
         self, group: str, protocol: Protocol, heard: Callable[[KafkaError], None], committed: Callable[..., None]

@@ -16,6 +16,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from ductor_stream.kafka.options import is_fatal
 from ductor_stream.kafka.producer import KEY_DECIDES, PERMANENT, PURGE_SECONDS
 from ductor_stream.kafka.repeats import REPEATS
 from ductor_stream.ports import Delivered, Outgoing, Undeliverable
@@ -37,7 +38,7 @@ class TaskProducer:
         self._later: deque[int] = deque()
         self._fatal: KafkaError | None = None
         self._replacing = False
-        self._lock = threading.RLock()  # what is heard while a client is replaced may produce again
+        self._lock = threading.Lock()  # one order for all threads; nobody is told anything while it is held
         self._client = make(self._heard_error)
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="kafka-task-producer", daemon=True)
@@ -45,9 +46,11 @@ class TaskProducer:
 
     def produce(self, record: Outgoing, delivered: Delivered) -> None:
         """Queue a record; ``delivered`` is called once, from the producer's thread, or at once where it is illegal."""
-        number = next(self._numbers)
-        self._open[number] = (record, delivered)
-        self._queue(number)
+        with self._lock:
+            number = next(self._numbers)
+            self._open[number] = (record, delivered)
+            problem = self._queue(number)
+        self._refused(number, problem)
 
     def flush(self, timeout: float) -> int:
         """Wait at most ``timeout`` seconds for acknowledgements; returns how many records are still open."""
@@ -66,56 +69,66 @@ class TaskProducer:
 
     # -- inside ------------------------------------------------------------------------------
 
-    def _queue(self, number: int) -> None:
+    def _queue(self, number: int) -> KafkaError | str | None:
+        """Hand a record to the client, whose lock is held; what is wrong with it, if it is refused at once."""
+        if number not in self._open:
+            return None
         record, _ = self._open[number]
         headers: Any = record.headers
         try:
-            with self._lock:
-                self._client.produce(
-                    record.topic,
-                    record.value,
-                    record.key,
-                    KEY_DECIDES if record.partition is None else record.partition,
-                    on_delivery=partial(self._heard, number),
-                    headers=headers,
-                )
+            self._client.produce(
+                record.topic,
+                record.value,
+                record.key,
+                KEY_DECIDES if record.partition is None else record.partition,
+                on_delivery=partial(self._heard, number, self._client),
+                headers=headers,
+            )
         except BufferError:
             self._later.append(number)
         except KafkaException as error:
-            self._refused(number, error.args[0])
+            refused: KafkaError = error.args[0]
+            return refused
         except (TypeError, ValueError, UnicodeError) as error:
             # The client could not even encode it: a topic with U+0000, a header that is not bytes.
-            self._fail(number, str(error), permanent=True)
+            return str(error)
+        return None
 
-    def _heard(self, number: int, error: KafkaError | None, _message: Any) -> None:
+    def _heard(self, number: int, client: Producer, error: KafkaError | None, _message: Any) -> None:
         if error is None:
-            _, delivered = self._open.pop(number)
-            delivered(None)
-        else:
+            if (found := self._open.pop(number, None)) is not None:
+                found[1](None)
+        elif client is self._client and not self._replacing:
             self._refused(number, error)
+        # Else it stays open, and the next client sends it, or has already.
 
-    def _refused(self, number: int, error: KafkaError) -> None:
-        if error.fatal():
-            self._fatal = self._fatal or error
-        if self._replacing or error.fatal():
-            return  # it stays open, and the next client sends it
-        self._fail(number, error.str(), permanent=error.code() in PERMANENT)
+    def _refused(self, number: int, error: KafkaError | str | None) -> None:
+        if isinstance(error, str):
+            self._fail(number, error, permanent=True)
+        elif error is not None and is_fatal(error):
+            self._fatal = self._fatal or error  # it stays open, and the next client sends it
+        elif error is not None and not self._replacing:
+            self._fail(number, error.str(), permanent=error.code() in PERMANENT)
 
     def _fail(self, number: int, error: str, *, permanent: bool) -> None:
-        record, delivered = self._open.pop(number)
-        delivered(Undeliverable(record, error, permanent))
+        if (found := self._open.pop(number, None)) is not None:
+            record, delivered = found
+            delivered(Undeliverable(record, error, permanent))
 
     def _heard_error(self, error: KafkaError) -> None:
-        if error.fatal():
+        if is_fatal(error):
             self._fatal = self._fatal or error
-        logger.log(logging.ERROR if error.fatal() else logging.WARNING, "producer: %s", error.str())
+        logger.log(logging.ERROR if is_fatal(error) else logging.WARNING, "producer: %s", error.str())
 
     def _run(self) -> None:
         while not self._closed:
             try:
                 self._client.poll(POLL_SECONDS)
                 for _ in range(len(self._later)):
-                    self._queue(self._later.popleft())
+                    with self._lock:
+                        number = self._later.popleft()
+                        problem = self._queue(number)
+                    self._refused(number, problem)
                 if self._fatal is not None:
                     self._replace(self._fatal)
             except Exception:
@@ -125,13 +138,14 @@ class TaskProducer:
     def _replace(self, error: KafkaError) -> None:
         """After a fatal error nothing more leaves this client: another one sends what is open, in its order."""
         logger.error("fatal producer error, making a new producer: %s", error.str())
+        self._replacing = True
+        self._client.purge()
+        self._client.flush(PURGE_SECONDS)
         with self._lock:
-            self._replacing = True
-            self._client.purge()
-            self._client.flush(PURGE_SECONDS)
             self._client = self._make(self._heard_error)
             self._fatal = None
             self._replacing = False
             self._later.clear()
-        for number in sorted(self._open):
-            self._queue(number)
+            refused = [(number, self._queue(number)) for number in sorted(self._open)]
+        for number, problem in refused:
+            self._refused(number, problem)

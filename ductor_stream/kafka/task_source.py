@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from ductor_stream.errors import InvalidConfig
 from ductor_stream.kafka.bounded import CLOSE_SECONDS, GivenUp, within
+from ductor_stream.kafka.options import EVICTED, Evictions, evicted, in_words, is_fatal
 from ductor_stream.kafka.repeats import REPEATS
 from ductor_stream.kafka.task_assignment import TaskAssignment
 from ductor_stream.ports import TaskOwnership, TaskPosition, TaskRecord
@@ -59,6 +60,8 @@ class KafkaTaskSource:
         self._ownership: TaskOwnership | None = None
         self._client: Consumer | None = None
         self._assignment: TaskAssignment | None = None
+        self._evictions = Evictions()
+        self._number = 0  # of the client: what a former one still says is no news
         self._fatal: KafkaError | None = None
         self._rejoin_at: float | None = None
         self._rejoin_seconds = FIRST_REJOIN_SECONDS
@@ -73,12 +76,14 @@ class KafkaTaskSource:
     def poll(self, timeout: float, limit: int) -> list[TaskRecord]:
         """Wait at most ``timeout`` seconds for the first record, then take what is there, at most ``limit``.
 
-        Raises InvalidConfig when the broker does not speak the group protocol that is asked for.
+        Raises InvalidConfig when the broker does not speak the group protocol that is asked for, and when another process
+        has taken our stable name.
         """
         client, assignment = self._client, self._assignment
         if client is None or assignment is None:
             self._try_rejoin(timeout)
             return []
+        assignment.raise_what_was_raised()
         messages = self._collect(client, assignment, timeout, limit)
         records = [record for message in messages if (record := self._accept(assignment, message)) is not None]
         assignment.open_late()
@@ -86,7 +91,8 @@ class KafkaTaskSource:
             self._rejoin_seconds = FIRST_REJOIN_SECONDS
         if self._fatal is not None:
             self._begin_anew(assignment, self._fatal)
-        assignment.raise_what_was_raised()
+        if not records:  # else they would be lost with it: it is raised by the next call
+            assignment.raise_what_was_raised()
         return records
 
     def _collect(self, client: Consumer, assignment: TaskAssignment, timeout: float, limit: int) -> list[Message]:
@@ -139,7 +145,13 @@ class KafkaTaskSource:
 
     def _join(self, ownership: TaskOwnership) -> None:
         self._fatal, self._rejoin_at = None, None
-        client = self._config.make(self._protocols[0], self._heard_error, self._heard_commit)
+        self._number = number = self._number + 1
+
+        def heard(error: KafkaError) -> None:
+            if number == self._number:
+                self._heard_error(error)
+
+        client = self._config.make(self._protocols[0], heard, self._heard_commit)
         self._client, self._assignment = client, TaskAssignment(client, self._config.topic, ownership)
         self._assignment.subscribe()
         logger.info("joining group %s by the %s protocol", self._config.group, self._protocols[0])
@@ -149,17 +161,19 @@ class KafkaTaskSource:
             self._assignment.heard_commit(error, partitions)
 
     def _heard_error(self, error: KafkaError) -> None:
-        if error.fatal():
+        if is_fatal(error):
             self._fatal = self._fatal or error
         elif error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             logger.debug("consumer: %s", error.str())
         else:
-            logger.warning("consumer: %s", error.str())
+            logger.warning("consumer: %s", in_words(error))
 
     def _begin_anew(self, assignment: TaskAssignment, error: KafkaError) -> None:
         """A fatal error ends the client: what it held is lost, and another one joins after a pause."""
         assignment.lose_all()
         self.close()
+        if EVICTED in error.str() and self._evictions.again():
+            raise InvalidConfig(evicted(self._config.group))
         if error.code() in NOT_SPOKEN and len(self._protocols) > 1:
             logger.warning("no group of the %s protocol here: %s", self._protocols.pop(0), error.str())
             self._rejoin_at = time.monotonic()

@@ -6,9 +6,8 @@ import time
 from collections.abc import Sequence
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
 
-from ductor_stream.kafka.options import client_options, open_client
+from ductor_stream.kafka.options import open_admin
 from ductor_stream.kafka.topics import AdminConfig
 
 _AGAIN_S = 0.05
@@ -23,7 +22,7 @@ def wake_groups(config: AdminConfig, groups: Sequence[str]) -> None:
     The first question for a group makes the broker create its topic of offsets. A member that asks meanwhile is
     told to come back, which its client does after one to three seconds; this asks again at once.
     """
-    admin = open_client(AdminClient, client_options("admin", config.bootstrap, config.options))
+    admin = open_admin(config.bootstrap, config.options)
     deadline = time.monotonic() + _WITHIN_S
     left = list(groups)
     while left and time.monotonic() < deadline:

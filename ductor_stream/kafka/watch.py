@@ -10,13 +10,14 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from ductor_stream.errors import LogUnavailable
+from ductor_stream.kafka.options import text_of
 from ductor_stream.ports import INBOUND
 from ductor_stream.protocol.topics import Topics
 
@@ -45,31 +46,39 @@ class TopicState(msgspec.Struct, frozen=True):
     partitions: int
 
 
+class Described(NamedTuple):
+    """Topics that were asked about: those that exist, and names of those that this principal may not describe."""
+
+    there: dict[str, TopicState]
+    hidden: frozenset[str] = frozenset()
+
+
 def namespace_prefix(topics: Topics) -> str:
     """What the full names of all topics of the namespace begin with."""
     return f"{topics.prefix}{topics.namespace}."
 
 
-def describe(admin: AdminClient, names: list[str], timeout: float) -> dict[str, TopicState]:
-    """Those of the topics that exist, with ids and partition counts. Raises LogUnavailable."""
+def describe(admin: AdminClient, names: list[str], timeout: float) -> Described:
+    """Topics with their ids and partition counts. Raises LogUnavailable."""
     if not names:
-        return {}
+        return Described({})
     found: dict[str, TopicState] = {}
+    hidden: set[str] = set()
     try:
         for name, future in admin.describe_topics(TopicCollection(names), request_timeout=timeout).items():
             try:
                 topic = future.result(timeout + 1)
             except KafkaException as error:
-                if error.args[0].code() not in (
-                    KafkaError.UNKNOWN_TOPIC_OR_PART,
-                    KafkaError.TOPIC_AUTHORIZATION_FAILED,
-                ):
+                code = error.args[0].code()
+                if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                    hidden.add(name)
+                elif code != KafkaError.UNKNOWN_TOPIC_OR_PART:
                     raise
-                continue
-            found[name] = TopicState(str(topic.topic_id), len(topic.partitions))
+            else:
+                found[name] = TopicState(str(topic.topic_id), len(topic.partitions))
     except (KafkaException, TimeoutError) as error:
-        raise LogUnavailable(f"Kafka does not describe the topics: {error}") from error
-    return found
+        raise LogUnavailable(f"Kafka does not describe the topics: {text_of(error)}") from error
+    return Described(found, frozenset(hidden))
 
 
 def list_names(admin: AdminClient, prefix: str, timeout: float) -> list[str]:
@@ -77,19 +86,21 @@ def list_names(admin: AdminClient, prefix: str, timeout: float) -> list[str]:
     try:
         return sorted(name for name in admin.list_topics(timeout=timeout).topics if name.startswith(prefix))
     except KafkaException as error:
-        raise LogUnavailable(f"Kafka does not list the topics: {error}") from error
+        raise LogUnavailable(f"Kafka does not list the topics: {text_of(error)}") from error
 
 
 class ClusterWatch:
     """The cluster's latest answer about the topics of a namespace, and when it came."""
 
-    def __init__(self, admin: AdminClient, topics: Topics) -> None:
-        self._admin = admin
+    def __init__(self, admin: AdminClient, bootstrap: str, topics: Topics) -> None:
+        self._admin, self._bootstrap = admin, bootstrap
         self._prefix = namespace_prefix(topics)
         self._inbound = [topics.inbound(short) for short in INBOUND]
         self._names = set(self._inbound)
         self.latest: Mapping[str, TopicState] = {}
         """The last answer, however old: another object for every answer. Empty before the first."""
+        self.hidden: frozenset[str] = frozenset()
+        """Full names of topics that were asked about with it, and may not be described by us."""
         self._answered_at = 0.0
         """0 until there is a first answer."""
         self._asked_at = 0.0
@@ -136,14 +147,16 @@ class ClusterWatch:
         with self._answered:
             answered = self._answered.wait_for(lambda: self._asked_at >= not_before and self._answered_at, wait)
         if not answered or time.monotonic() - self._answered_at > FRESH_SECONDS:
-            raise LogUnavailable(f"Kafka does not answer: {self._problem or 'no answer yet'}")
+            raise LogUnavailable(f"Kafka does not answer at {self._bootstrap}: {self._problem or 'no answer yet'}")
         return self.latest
 
     # -- in the thread -----------------------------------------------------------------------
 
     def _run(self) -> None:
-        while not self._closed:
+        while True:
             self._wake.clear()
+            if self._closed:
+                return
             try:
                 self._ask()
                 self._problem = ""
@@ -160,12 +173,16 @@ class ClusterWatch:
     def _ask(self) -> None:
         now = time.monotonic()
         if self._listed_at is None or now - self._listed_at > LIST_SECONDS:
-            self._names = {*self._inbound, *list_names(self._admin, self._prefix, ANSWER_SECONDS)}
-            self._listed_at = now
-        states = describe(self._admin, sorted(self._names), ANSWER_SECONDS)
+            self._listed_at = now  # first: who asks for another look meanwhile gets it
+            try:
+                self._names = {*self._inbound, *list_names(self._admin, self._prefix, ANSWER_SECONDS)}
+            except BaseException:
+                self._listed_at = None
+                raise
+        states, hidden = describe(self._admin, sorted(self._names), ANSWER_SECONDS)
         self._admin.poll(0)
         with self._answered:
-            self.latest = states
+            self.latest, self.hidden = states, hidden
             self._asked_at = now
             self._answered_at = time.monotonic()
             self._answered.notify_all()

@@ -146,6 +146,12 @@ class EventLog(Protocol):
     def end_offsets(self, partition: int) -> dict[Inbound, int]:
         """The stable end of each inbound topic's partition now (blocking, one request). Raises LogUnavailable."""
 
+    def written_ends(self, partitions: Iterable[int]) -> dict[tuple[Inbound, int], int]:
+        """The end of all that is written, by topic and partition: records of open transactions too (one request).
+
+        Behind the stable end it stands where such a transaction holds records back (protocol 26). Raises LogUnavailable.
+        """
+
     def start_offsets(self, partition: int) -> dict[Inbound, int]:
         """The earliest offset still kept of each inbound topic's partition. Raises LogUnavailable."""
 
@@ -154,6 +160,9 @@ class EventLog(Protocol):
 
     def partition_counts(self) -> dict[str, int]:
         """Partition counts by full topic name of all topics of the namespace (cached, refreshed on change)."""
+
+    def hidden_topics(self) -> frozenset[str]:
+        """Full names of topics that may not be described by us, as of ``partition_counts``: they may well be there."""
 
     def reached_end(self, partition: int, topic: Inbound) -> int:
         """The position at which the consumer last hit the end of that log (EOF), ``UNREAD`` before that."""

@@ -187,6 +187,8 @@ class Batch(msgspec.Struct):
     """To insert; a source that is there already is left alone."""
     consumed: list[tuple[int, int]] = []
     """(partition, id) of inbox rows applied now: deleted, and each must still be there."""
+    deferred: list[tuple[int, int, int | None, int]] = []
+    """(partition, id, not_before, tries) of inbox rows that wait on, in their places; each must still be there."""
     open_attempts: list[OpenAttempt] = []
     """Inserted or updated."""
     closed_attempts: list[tuple[int, str, int, str]] = []
@@ -267,6 +269,11 @@ class RunStore(Protocol):
 
     def inbox(self, partition: int, limit: int, now: int) -> list[InboxRow]:
         """Rows of the inbox that may be applied now, oldest first."""
+
+    def put_off(self, partition: int, limit: int, after: int) -> list[InboxRow]:
+        """Rows that were put off before, due or not, by id beyond ``after``: those with ``not_before`` or ``tries``, but
+        nothing that is to be produced.
+        """
 
     def expired_messages(self, partition: int, now: int, limit: int) -> list[tuple[str, BufferedMessage]]:
         """Buffered messages whose time to live has passed: (run id, message)."""

@@ -130,8 +130,12 @@ def _signal(wire: messages.RunSignal, run_id: str, received: Received, topic_id:
 
 def _command(wire: messages.Command, run_id: str, received: Received, topic_id: str) -> Message:
     command_id = _given("command_id", wire.command_id) or _position(received, topic_id)
-    to_node = _given("to_node", wire.to_node) if isinstance(wire, messages.RunReset) else None
-    event = CommandReceived(_KINDS[type(wire)], command_id, clean(wire.reason, MAX_REASON), to_node)
+    event = CommandReceived(_KINDS[type(wire)], command_id, clean(wire.reason, MAX_REASON))
+    if isinstance(wire, messages.RunReset):
+        if (wire.to_node is None) == (wire.to_transition is None):
+            raise DataError("invalid_field", "run.reset: either to_node or to_transition")
+        to_node = _given("to_node", wire.to_node)
+        event = msgspec.structs.replace(event, to_node=to_node, to_transition=wire.to_transition)
     return ForRun(run_id, ("command", command_id), event)
 
 

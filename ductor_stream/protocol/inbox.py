@@ -10,6 +10,7 @@ from ductor_stream.ports import Outgoing, Received
 _encoder = msgspec.msgpack.Encoder()
 _received = msgspec.msgpack.Decoder(Received)
 _event = msgspec.msgpack.Decoder(tuple[str, AnyEvent])
+_about = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
 _outgoing = msgspec.msgpack.Decoder(Outgoing)
 
 
@@ -28,9 +29,22 @@ def encode_event(run_id: str, event: AnyEvent) -> bytes:
     return _encoder.encode((run_id, event))
 
 
-def decode_event(body: bytes) -> tuple[str, AnyEvent]:
-    """The run id and the event in the body of an inbox row of kind ``engine``."""
-    return _event.decode(body)
+def decode_event(body: bytes) -> tuple[str, AnyEvent] | None:
+    """The run id and the event in the body of an inbox row of kind ``engine``; None for one that a newer release wrote."""
+    try:
+        return _event.decode(body)
+    except msgspec.ValidationError:
+        return None
+
+
+def run_of_event(body: bytes) -> str:
+    """The run id in the body of an inbox row of kind ``engine``, whichever release wrote it."""
+    return _about.decode(body)[0]
+
+
+def run_of_row(kind: str, body: bytes) -> str:
+    """The run that an inbox row of kind ``event`` or ``engine`` is for, without reading what it says."""
+    return run_of_event(body) if kind == "engine" else (decode_received(body).key or b"").decode("utf-8", "replace")
 
 
 def encode_outgoing(record: Outgoing) -> bytes:

@@ -14,15 +14,22 @@ from ductor_stream.protocol import headers, json_text
 from ductor_stream.protocol.failures import clean, value_bytes, wire_error
 from ductor_stream.protocol.limits import MAX_NUMBER, MAX_REASON, MAX_RECORD_BYTES, MAX_TASK_NESTING
 from ductor_stream.protocol.messages import ABSENT, WireError, carried
+from ductor_stream.protocol.reading_avro import AvroReader
+from ductor_stream.protocol.registry import SchemaRegistry
 from ductor_stream.protocol.times import rfc3339
+from ductor_stream.protocol.writing import Writer
 
 TYPE_PREFIX = "ductor."
+SCHEMA = "run.lifecycle"
+"""Type of the data in Avro; in JSON no field says it, the event's own type stands in ``ce_type``."""
+
 _STATUS: dict[str, str] = {
     "run.started": "running",
     "run.suspended": "suspended",
     "run.resumed": "running",
     "run.paused": "paused",
     "run.continued": "running",
+    "run.redriven": "running",
     "run.completed": "completed",
     "run.failed": "failed",
     "run.cancelled": "cancelled",
@@ -31,6 +38,8 @@ _STATUS: dict[str, str] = {
 }
 _STARTS_REFUSED = "run_exists"
 _ANSWERED = "start.answered"
+UNNUMBERED = (_ANSWERED, "run.contended")
+"""They repeat the number of the event before them, and are told apart by what they are about."""
 
 
 class LifecycleData(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -55,7 +64,8 @@ class LifecycleEvent(msgspec.Struct, frozen=True):
     """What a client learns of a run. ``type`` is without ``ductor.``; ``seq`` is dense per run: a gap is a loss.
 
     ``about`` is the id of the refused start or command, ``code`` why it was refused; ``result`` is JSON. A
-    ``start.answered`` says how the run had ended that the start ``about`` uses; its ``seq`` is that of the event before it.
+    ``start.answered`` says how the run had ended that the start ``about`` uses; its ``seq`` is that of the event before it,
+    as is that of ``run.contended``, which says in ``reason`` how often the run has lost its version check.
     """
 
     run_id: str
@@ -74,11 +84,12 @@ class LifecycleEvent(msgspec.Struct, frozen=True):
     code: str = ""
 
 
-_encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(LifecycleData)
 
 
-def event_headers(namespace: str, source: str, run_id: str, action: EmitLifecycle) -> list[tuple[str, bytes]]:
+def event_headers(
+    namespace: str, source: str, run_id: str, action: EmitLifecycle, content_type: str
+) -> list[tuple[str, bytes]]:
     """The attributes of the event as headers."""
     return [
         *headers.wire_headers(),
@@ -88,17 +99,19 @@ def event_headers(namespace: str, source: str, run_id: str, action: EmitLifecycl
         ("ce_type", f"{TYPE_PREFIX}{action.type}".encode()),
         ("ce_subject", run_id.encode()),
         ("ce_time", rfc3339(action.now).encode()),
-        ("content-type", b"application/json"),
+        ("content-type", content_type.encode()),
     ]
 
 
 def _event_id(namespace: str, run_id: str, action: EmitLifecycle) -> str:
     told = f"{namespace}/{run_id}/{action.execution}/{action.seq}"
-    return f"{told}/{action.about}" if action.type == _ANSWERED else told
+    return f"{told}/{action.about}" if action.type in UNNUMBERED else told
 
 
-def event_data(run_id: str, workflow: str, version: str, action: EmitLifecycle, record_version: int) -> bytes:
-    """The event's data. An error that does not fit is told without its stack, then without its details."""
+def event_data(
+    writer: Writer, run_id: str, workflow: str, version: str, action: EmitLifecycle, record_version: int
+) -> bytes:
+    """The event's data, as the writer writes. An error that does not fit is told without its stack, then without its details."""
     rejected = action.type == "command.rejected"
     starts = action.reason == _STARTS_REFUSED
     data = LifecycleData(
@@ -116,42 +129,51 @@ def event_data(run_id: str, workflow: str, version: str, action: EmitLifecycle, 
         start_id=action.about or None if action.type in ("run.started", _ANSWERED) or (rejected and starts) else None,
         code=action.reason if rejected else None,
     )
-    raw = _encoder.encode(data)
+    raw = writer.write_as(SCHEMA, data)
     for field, nothing in (("stack", None), ("details", ABSENT)):
         if len(raw) > MAX_RECORD_BYTES and data.error is not None:
             error = msgspec.structs.replace(data.error, **{field: nothing})
             data = msgspec.structs.replace(data, error=error)
-            raw = _encoder.encode(data)
+            raw = writer.write_as(SCHEMA, data)
     return raw
 
 
-def decode_lifecycle(key: bytes | None, value: bytes | None, record_headers: headers.Headers) -> LifecycleEvent:
-    """Read a record of ``run-lifecycle``. Raises DataError for what is no lifecycle event."""
-    type = (headers.text(record_headers, "ce_type") or "").removeprefix(TYPE_PREFIX)
-    if type not in _STATUS and type not in ("command.rejected", _ANSWERED):
-        raise DataError("unknown_type", f"no lifecycle event is called {type[:100]!r}")
-    if value is None:
-        raise DataError("tombstone", "the record has no value")
-    data = _read(value)
-    if max(data.execution, data.seq) > MAX_NUMBER or min(data.execution, data.seq) < 1:
-        raise DataError("invalid_field", "execution or seq is out of range")
-    if key is not None and key != data.run_id.encode("utf-8", "replace"):
-        raise DataError("run_id_mismatch", "the key is another run's")
-    return LifecycleEvent(
-        **_common(data), type=type, time=headers.text(record_headers, "ce_time") or "", error=_failure(data.error)
-    )
+class LifecycleReader:
+    """Reads ``run-lifecycle``, in whatever form an event is. Not thread-safe where a registry is used."""
 
+    def __init__(self, registry: SchemaRegistry | None = None) -> None:
+        self._avro = AvroReader(registry, MAX_TASK_NESTING)
 
-def _read(value: bytes) -> LifecycleData:
-    if json_text.too_deep(value, MAX_TASK_NESTING):
-        raise DataError("undecodable", f"JSON nested deeper than {MAX_TASK_NESTING}")
-    try:
-        value.decode()
-        return _decoder.decode(value)
-    except msgspec.ValidationError as error:
-        raise DataError("invalid_field", str(error)) from None
-    except (ValueError, RecursionError) as error:
-        raise DataError("undecodable", f"malformed JSON: {error}") from None
+    def decode(self, key: bytes | None, value: bytes | None, record_headers: headers.Headers) -> LifecycleEvent:
+        """Read a record. Raises DataError for what is no lifecycle event, TransientError while a registry is away."""
+        type = (headers.text(record_headers, "ce_type") or "").removeprefix(TYPE_PREFIX)
+        if type not in _STATUS and type not in ("command.rejected", *UNNUMBERED):
+            raise DataError("unknown_type", f"no lifecycle event is called {type[:100]!r}")
+        if value is None:
+            raise DataError("tombstone", "the record has no value")
+        data = self._read(value)
+        if max(data.execution, data.seq) > MAX_NUMBER or min(data.execution, data.seq) < 1:
+            raise DataError("invalid_field", "execution or seq is out of range")
+        if key is not None and key != data.run_id.encode("utf-8", "replace"):
+            raise DataError("run_id_mismatch", "the key is another run's")
+        return LifecycleEvent(
+            **_common(data), type=type, time=headers.text(record_headers, "ce_time") or "", error=_failure(data.error)
+        )
+
+    def _read(self, value: bytes) -> LifecycleData:
+        if (datum := self._avro.datum(value)) is not None:
+            if datum.form.type != SCHEMA:
+                raise DataError("unknown_type", f"{datum.form.type} is no lifecycle event")
+            return self._avro.convert(datum, LifecycleData)
+        if json_text.too_deep(value, MAX_TASK_NESTING):
+            raise DataError("undecodable", f"JSON nested deeper than {MAX_TASK_NESTING}")
+        try:
+            value.decode()
+            return _decoder.decode(value)
+        except msgspec.ValidationError as error:
+            raise DataError("invalid_field", str(error)) from None
+        except (ValueError, RecursionError) as error:
+            raise DataError("undecodable", f"malformed JSON: {error}") from None
 
 
 def _common(data: LifecycleData) -> dict[str, Any]:
@@ -183,3 +205,7 @@ def _failure(error: WireError | None) -> Failure | None:
         value_bytes(error.details, "details", MAX_RECORD_BYTES),
         error.stack,
     )
+
+
+decode_lifecycle = LifecycleReader().decode
+"""For JSON, and for Avro without a registry."""

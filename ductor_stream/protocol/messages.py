@@ -88,9 +88,10 @@ class RunRetry(Command, frozen=True, tag="run.retry", kw_only=True, omit_default
 
 
 class RunReset(Command, frozen=True, tag="run.reset", kw_only=True, omit_defaults=True):
-    """Go back to a node and run on from there."""
+    """Go back to a node, or to a transition, and run on from there. One of them is required."""
 
-    to_node: Id
+    to_node: Id | None = None
+    to_transition: Number | None = None
 
 
 # -- tasks and attempts ---------------------------------------------------------------------

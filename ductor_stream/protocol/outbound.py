@@ -40,7 +40,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
 
 
 class Encoder:
-    """Encodes the coordinator's messages. ``format`` holds for tasks, stops and wakeups; lifecycle events are JSON.
+    """Encodes the coordinator's messages. ``format`` holds for all but dead letters, which are what they were.
 
     Raises InvalidConfig for a format that needs a registry where there is none; with one, the first message of each
     type raises TransientError while the registry is away.
@@ -110,8 +110,10 @@ class Encoder:
         return Outgoing(
             self._topics.run_lifecycle,
             run_id.encode(),
-            lifecycle.event_data(run_id, workflow, version, action, record_version),
-            lifecycle.event_headers(self._topics.namespace, self._topics.event_source, run_id, action),
+            lifecycle.event_data(self._writer, run_id, workflow, version, action, record_version),
+            lifecycle.event_headers(
+                self._topics.namespace, self._topics.event_source, run_id, action, self._writer.content_type
+            ),
         )
 
     def wakeup(self, run_id: str) -> Outgoing:

@@ -7,21 +7,17 @@ from __future__ import annotations
 
 from typing import Any, Union
 
-import fastavro
 import msgspec
-from msgspec import Raw
 
 from ductor_stream.errors import DataError
 from ductor_stream.protocol import avro, json_text
 from ductor_stream.protocol.limits import MAX_NESTING, MAX_RECORD_BYTES
 from ductor_stream.protocol.messages import AttemptFinished, WireMessage, type_of
+from ductor_stream.protocol.reading_avro import AvroReader, Datum
 from ductor_stream.protocol.registry import SchemaRegistry
 from ductor_stream.protocol.vocabulary import TOPIC_OF_TYPE
 
-_CONFLUENT_BYTES = 5
 _JSON = frozenset(b"{ \t\r\n")
-_CACHED_SCHEMAS = 1_024  # schema ids are small numbers that a registry gives out; hostile records can name any
-_ASK_AGAIN = 1_000  # an unknown id is looked up again after it was seen this often: it may be registered by then
 
 
 class _Envelope(msgspec.Struct):
@@ -51,10 +47,7 @@ class Reader:
         self._structs = {type_of(struct): struct for struct in structs}
         self._json: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Union[(*structs, _Untyped)])
         self._nesting = nesting
-        self._registry = registry
-        self._catalog = catalog
-        self._known: dict[int, Any] = {}
-        self._unknown: dict[int, int] = {}
+        self._avro = AvroReader(registry, nesting, catalog)
 
     def read(self, value: bytes) -> WireMessage:
         """The message in a record's value."""
@@ -62,15 +55,19 @@ class Reader:
             raise DataError("oversized", f"the record has {len(value):,} bytes, {MAX_RECORD_BYTES:,} are the limit")
         if value[:1] == b"{":
             return self._read_json(value)
-        if value.startswith(avro.SINGLE_OBJECT):
-            return self._read_single_object(value)
-        if value[:1] == b"\0":
-            return self._read_confluent(value)
+        if (datum := self._avro.datum(value)) is not None:
+            return self._of(datum)
         if value and value[0] in _JSON:
             return self._read_json(value)
         raise DataError(
             "undecodable", f"neither a JSON object nor Avro: it begins with {value[:8].hex(' ') or 'nothing'}"
         )
+
+    def _of(self, datum: Datum) -> WireMessage:
+        struct = self._structs.get(datum.form.type)
+        if struct is None:
+            raise self._misplaced(datum.form.type)
+        return self._avro.convert(datum, struct)
 
     # -- JSON -------------------------------------------------------------------------------
 
@@ -117,90 +114,3 @@ class Reader:
         if home := TOPIC_OF_TYPE.get(type):
             return DataError("unknown_type", f"{type} is not valid on {self._place}: its topic is {home}")
         return DataError("unknown_type", f"no type of message is called {type[:100]!r}")
-
-    # -- Avro -------------------------------------------------------------------------------
-
-    def _read_single_object(self, value: bytes) -> WireMessage:
-        catalog = self._catalog or avro.catalog()
-        writer = catalog.writer(value[: avro.HEADER_BYTES])
-        if writer is None:
-            raise DataError("unknown_schema", f"no schema has the fingerprint {value[2:10].hex()}")
-        return self._read_datum(value[avro.HEADER_BYTES :], writer.schema, catalog.current(writer.type))
-
-    def _read_confluent(self, value: bytes) -> WireMessage:
-        if self._registry is None:
-            raise DataError(
-                "unknown_schema", "the record is in Confluent's format, and no schema registry is configured"
-            )
-        if len(value) < _CONFLUENT_BYTES:
-            raise DataError("undecodable", "truncated: five bytes of Confluent's format were expected")
-        schema_id = int.from_bytes(value[1:_CONFLUENT_BYTES], "big")
-        writer = self._registered(schema_id, self._registry)
-        form = (self._catalog or avro.catalog()).named(writer["name"])
-        if form is None:
-            raise DataError("unknown_type", f"schema {schema_id} is of {writer['name']}, which is no message of ours")
-        return self._read_datum(value[_CONFLUENT_BYTES:], writer, form)
-
-    def _registered(self, schema_id: int, registry: SchemaRegistry) -> Any:
-        if (found := self._known.get(schema_id)) is not None:
-            return found
-        waits = self._unknown.get(schema_id, 0)
-        if waits > 0:
-            self._unknown[schema_id] = waits - 1
-            raise _unknown_id(schema_id)
-        text = registry.schema_text(schema_id)
-        schema = None if text is None else _parsed(text)
-        if schema is None:
-            _remember(self._unknown, schema_id, _ASK_AGAIN)
-            raise _unknown_id(schema_id)
-        _remember(self._known, schema_id, schema)
-        return schema
-
-    def _read_datum(self, datum: bytes, writer: Any, form: avro.Form) -> WireMessage:
-        struct = self._structs.get(form.type)
-        if struct is None:
-            raise self._misplaced(form.type)
-        try:
-            fields = self._present(avro.read(datum, writer, form))
-            return msgspec.convert({"type": form.type, **fields}, struct)
-        except msgspec.ValidationError as error:
-            raise DataError("invalid_field", f"{form.type}: {error}") from None
-        except ValueError as error:
-            raise DataError("undecodable", f"{form.type}: {error}") from None
-
-    def _present(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """What the datum says: nulls are left out, bytes are checked to be JSON (else they could smuggle in fields)."""
-        found: dict[str, Any] = {}
-        for name, field in fields.items():
-            if isinstance(field, bytes):
-                found[name] = self._value(name, field)
-            elif isinstance(field, dict):
-                found[name] = self._present(field)
-            elif field is not None:
-                found[name] = field
-        return found
-
-    def _value(self, name: str, text: bytes) -> Raw:
-        try:
-            return json_text.document(text, self._nesting - 1)
-        except ValueError as error:
-            raise ValueError(f"{name} holds no JSON: {error}") from None
-
-
-def _parsed(text: str) -> Any:
-    """A registry's schema, or None where it is none of a record."""
-    try:
-        schema: Any = fastavro.parse_schema(msgspec.json.decode(text))
-    except Exception:  # noqa: BLE001 (whatever somebody put there: not Avro, or with references to other subjects)
-        return None
-    return schema if isinstance(schema, dict) and schema.get("type") == "record" else None
-
-
-def _remember(cache: dict[int, Any], schema_id: int, value: Any) -> None:
-    if len(cache) >= _CACHED_SCHEMAS:
-        cache.clear()
-    cache[schema_id] = value
-
-
-def _unknown_id(schema_id: int) -> DataError:
-    return DataError("unknown_schema", f"the schema registry has no Avro schema of a record with id {schema_id}")

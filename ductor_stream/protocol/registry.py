@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -38,6 +39,8 @@ class ConfluentRegistry:
             self._client = SchemaRegistryClient.new_client(dict(config))
         except (TypeError, ValueError) as error:
             raise InvalidConfig(f"schema registry: {error}") from error
+        # Its connections are closed with the last who uses it: codecs of threads, clients, commands have no end of their own.
+        weakref.finalize(self, self._client.close)
         self._schema = Schema
         self._refused = SchemaRegistryError
 

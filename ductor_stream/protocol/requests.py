@@ -9,11 +9,11 @@ from ductor_stream.errors import DataError, InvalidValue, PayloadTooLarge
 from ductor_stream.ports import Outgoing
 from ductor_stream.protocol import headers, json_text, messages
 from ductor_stream.protocol.failures import clean
-from ductor_stream.protocol.lifecycle import LifecycleEvent, decode_lifecycle
 from ductor_stream.protocol.limits import (
     MAX_DURATION_MS,
     MAX_ID_BYTES,
     MAX_NAME,
+    MAX_NUMBER,
     MAX_PAYLOAD_BYTES,
     MAX_REASON,
     MAX_RUN_ID_BYTES,
@@ -22,8 +22,6 @@ from ductor_stream.protocol.limits import (
 from ductor_stream.protocol.registry import SchemaRegistry
 from ductor_stream.protocol.topics import Topics, is_name
 from ductor_stream.protocol.writing import Format, Writer
-
-__all__ = ["LifecycleEvent", "Request", "RequestEncoder", "decode_lifecycle"]
 
 Request = RunStarted | SignalReceived | CommandReceived
 
@@ -88,9 +86,20 @@ def _command(run_id: str, command: CommandReceived) -> messages.Command:
         run_id=run_id,
         command_id=_optional_id("command_id", command.command_id),
         reason=clean(command.reason, MAX_REASON) or None,
-        **({"to_node": _id("to_node", command.to_node or "", MAX_ID_BYTES)} if command.kind == "reset" else {}),
+        **(_target(command) if command.kind == "reset" else {}),
     )
     return message
+
+
+def _target(command: CommandReceived) -> dict[str, object]:
+    """Where a reset goes back to: the one or the other."""
+    if command.to_transition is None:
+        return {"to_node": _id("to_node", command.to_node or "", MAX_ID_BYTES)}
+    if command.to_node is not None:
+        raise InvalidValue("to_node, to_transition: use one of them")
+    if not 1 <= command.to_transition <= MAX_NUMBER:
+        raise InvalidValue(f"to_transition: use 1 to {MAX_NUMBER}")
+    return {"to_transition": command.to_transition}
 
 
 def _id(field: str, text: str, limit: int) -> str:

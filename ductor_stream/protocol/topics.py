@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Collection, Mapping
 
 import msgspec
 
@@ -106,6 +107,38 @@ class Topics(msgspec.Struct, frozen=True):
     def short(self, full: str) -> Inbound | None:
         """The short name of one of our inbound topics, or None for any other topic."""
         return _shorts(self.prefix, self.namespace).get(full)
+
+
+def unseen(name: str, hidden: Collection[str]) -> str:
+    """What is said of a topic of which nothing is known: it is not there, or ``hidden``, may not be described by us."""
+    if name in hidden:
+        right = "DESCRIBE on it is not granted (READ and WRITE imply it)"
+        return f"topic {name}: Topic authorization failed, {right}: `ductor-stream acls` prints the rights"
+    return f"topic {name} is missing: create it by `ductor-stream topics create`"
+
+
+def misfits(
+    topics: Topics, counts: Mapping[str, int], recorded: int | None, hidden: Collection[str] = ()
+) -> dict[str, str]:
+    """Inbound topics for which run partitions have no owner, by full name, each with what is to be done (protocol 7).
+
+    ``counts`` are the partition counts of the topics that there are, ``recorded`` is N, where the namespace has it;
+    ``hidden`` may not be described by us.
+    """
+    names = topics.inbound_names
+    goal = max([*(counts[name] for name in names if name in counts), recorded or 0])
+    what = (
+        f"the namespace was created with {recorded} run partitions" if goal == recorded else "the inbound topics differ"
+    )
+    found: dict[str, str] = {}
+    for name in names:
+        count = counts.get(name)
+        if count is None:
+            found[name] = unseen(name, hidden)
+        elif count < goal:
+            raising = f"raise it: kafka-topics.sh --alter --topic {name} --partitions {goal}"
+            found[name] = f"topic {name} has {count} partitions and needs {goal} ({what}); {raising}"
+    return found
 
 
 @functools.lru_cache(maxsize=64)

@@ -26,15 +26,20 @@ class Writer:
             raise InvalidConfig(f"format {format!r}: use one of {', '.join(FORMATS)}")
         if format == "registry" and registry is None:
             raise InvalidConfig("format registry: configure a schema registry")
+        self.content_type = "application/json" if format == "json" else "application/avro"
         self._format = format
         self._registry = registry
         self._prefixes: dict[str, bytes] = {}
 
     def write(self, message: WireMessage) -> bytes:
         """The value of a record. Raises TransientError where the registry has to be asked first and is away."""
+        return self.write_as(type_of(message), message)
+
+    def write_as(self, type: str, message: msgspec.Struct) -> bytes:
+        """The same of a struct whose JSON does not say its type. Raises TransientError."""
         if self._format == "json":
             return _encoder.encode(message)
-        form = avro.catalog().current(type_of(message))
+        form = avro.catalog().current(type)
         prefix = self._prefixes.get(form.type)
         if prefix is None:
             prefix = self._prefixes[form.type] = self._prefix(form)

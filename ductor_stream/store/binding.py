@@ -1,4 +1,4 @@
-"""A batch as the parameters of ``commit.sql``: one column per field, and parts of a batch for finding poison."""
+"""A batch as parts of ``commit.sql`` and their parameters, one column per field; halves of a batch for finding poison."""
 
 from __future__ import annotations
 
@@ -56,6 +56,7 @@ _ATTEMPTS: Layout = (  # in the order of AttemptRow's fields
     ("a_worker", Texts),
     ("a_at", Moments),
 )
+_LATE: Layout = tuple(("l" + name[1:], column) for name, column in _ATTEMPTS)
 _MESSAGES: Layout = (  # in the order of MessageRow's fields
     ("m_run_id", Texts),
     ("m_partition", Int4s),
@@ -75,6 +76,7 @@ _INBOX: Layout = (  # in the order of InboxRow's fields, but for its id, which t
     ("i_tries", Int4s),
 )
 _CONSUMED: Layout = (("c_partition", Int4s), ("c_id", Int8s))
+_DEFERRED: Layout = (("q_partition", Int4s), ("q_id", Int8s), ("q_not_before", Moments), ("q_tries", Int4s))
 _OPENED: Layout = (  # in the order of OpenAttempt's fields
     ("o_partition", Int4s),
     ("o_run_id", Texts),
@@ -101,6 +103,21 @@ _FENCE: Layout = (
     ("f_outbox", Byteas),
     ("f_topic_ids", Texts),
 )
+_PARTS: dict[str, Layout] = {
+    "runs": _RUNS,
+    "steps": _STEPS,
+    "attempts": _ATTEMPTS,
+    "late": _LATE,
+    "messages": _MESSAGES,
+    "released": _RELEASED,
+    "inbox": _INBOX,
+    "consumed": _CONSUMED,
+    "deferred": _DEFERRED,
+    "opened": _OPENED,
+    "closed": _CLOSED,
+    "counters": _COUNTERS,
+    "payloads": _PAYLOADS,
+}
 
 
 def _spread(layout: Layout, rows: Sequence[tuple[Any, ...]]) -> dict[str, Column]:
@@ -160,54 +177,32 @@ def _step_row(row: RunWrite) -> tuple[Any, ...]:
     return (row.run_id, row.expected, row.entry, row.epoch, row.wake_at, row.now)
 
 
-def bound(batch: Batch, ns: int) -> tuple[str, dict[str, Any]]:
-    """The query that writes a batch, and its parameters."""
-    if _is_one_step(batch):
-        return "commit_one", bind_one(batch, ns)
-    return "commit", bind(batch, ns)
-
-
-def _is_one_step(batch: Batch) -> bool:
-    """Whether a batch is a single run that goes on by a step: the path whose latency people see."""
-    if len(batch.partitions) != 1 or len(batch.runs) != 1 or batch.runs[0].header is not None:
-        return False
-    others = (batch.messages, batch.released, batch.inbox, batch.consumed, batch.open_attempts, batch.payloads)
-    return not (any(others) or batch.counters or any(row.phase == "late" for row in batch.attempts))
-
-
-def bind_one(batch: Batch, ns: int) -> dict[str, Any]:
-    """Parameters of ``commit_one.sql``."""
-    (fence,) = _fence_rows(batch)
-    return {
-        "ns": Int2(ns),
-        **{name: column.scalar(value) for (name, column), value in zip(_FENCE, fence, strict=True)},
-        **{name: column.scalar(value) for (name, column), value in zip(_STEPS, _step_row(batch.runs[0]), strict=True)},
-        **_spread(_ATTEMPTS, [astuple(row) for row in batch.attempts]),
-        **_spread(_CLOSED, batch.closed_attempts),
-    }
-
-
-def bind(batch: Batch, ns: int) -> dict[str, Any]:
-    """Parameters of ``commit.sql``."""
-    counters = sorted((*key, change) for key, change in batch.counters.items() if change)
+def bind(batch: Batch, ns: int) -> tuple[frozenset[str], dict[str, Any]]:
+    """The parts of ``commit.sql`` that a batch has rows for, and their parameters."""
+    whole = [row for row in batch.runs if row.header is not None]
     messages, released = _message_rows(batch)
-    # Stable: within a partition rows keep the order in which they were sent, and so do their ids.
-    inbox = sorted(batch.inbox, key=lambda row: row.partition)
-    return {
-        "ns": Int2(ns),
-        **_spread(_FENCE, _fence_rows(batch)),
-        **_spread(_RUNS, [astuple(row) for row in batch.runs if row.header is not None]),
-        **_spread(_STEPS, [_step_row(row) for row in batch.runs if row.header is None]),
-        **_spread(_ATTEMPTS, [astuple(row) for row in batch.attempts]),
-        **_spread(_MESSAGES, messages),
-        **_spread(_RELEASED, released),
-        **_spread(_INBOX, [astuple(row) for row in inbox]),
-        **_spread(_CONSUMED, batch.consumed),
-        **_spread(_OPENED, _opened_rows(batch)),
-        **_spread(_CLOSED, batch.closed_attempts),
-        **_spread(_COUNTERS, counters),
-        **_spread(_PAYLOADS, sorted(batch.payloads)),
+    rows: dict[str, Sequence[tuple[Any, ...]]] = {
+        "runs": [astuple(row) for row in whole],
+        "steps": [_step_row(row) for row in batch.runs if row.header is None],
+        "attempts": [astuple(row) for row in batch.attempts if row.phase != "late"],
+        "late": [astuple(row) for row in batch.attempts if row.phase == "late"],
+        "messages": messages,
+        "released": released,
+        # Stable: within a partition rows keep the order in which they were sent, and so do their ids.
+        "inbox": [astuple(row) for row in sorted(batch.inbox, key=lambda row: row.partition)],
+        "consumed": batch.consumed,
+        "deferred": batch.deferred,
+        "opened": _opened_rows(batch),
+        "closed": batch.closed_attempts,
+        "counters": sorted((*key, change) for key, change in batch.counters.items() if change),
+        "payloads": sorted(batch.payloads),
     }
+    parts = {part for part, found in rows.items() if found}
+    parts.update("changed" if row.expected else "created" for row in whole)
+    params = {"ns": Int2(ns), **_spread(_FENCE, _fence_rows(batch))}
+    for part in parts & rows.keys():
+        params.update(_spread(_PARTS[part], rows[part]))
+    return frozenset(parts), params
 
 
 def check_fenced(batch: Batch) -> None:
@@ -219,6 +214,7 @@ def check_fenced(batch: Batch) -> None:
     written.update(row.partition for row in batch.messages)
     written.update(row.partition for row in batch.open_attempts)
     written.update(partition for partition, _ in batch.consumed)
+    written.update(row[0] for row in batch.deferred)
     written.update(key[0] for key in batch.closed_attempts)
     written.update(key[0] for key in batch.counters)
     if not written <= fenced:

@@ -24,7 +24,7 @@ from ductor_stream.errors import (
     StoreUnavailable,
 )
 from ductor_stream.ports import Batch
-from ductor_stream.store.binding import bound, check_fenced, part_of, run_ids_of
+from ductor_stream.store.binding import bind, check_fenced, part_of, run_ids_of
 from ductor_stream.store.columns import Int2, Int4s, Int8s, Texts, storable
 from ductor_stream.store.connection import line, lost, translated
 from ductor_stream.store.queries import numbered, sql
@@ -53,7 +53,7 @@ def commit(connection: Connection[Any], ns: int, batch: Batch) -> int:
     if lost(connection):
         raise StoreUnavailable("the connection to Postgres is closed, nothing was sent")
     try:
-        row = _write(connection, ns, batch).fetchone()
+        row = _written(connection, ns, batch)
         if in_transaction(connection):
             connection.execute(b"commit")
     except (psycopg.Error, DataError) as error:
@@ -63,9 +63,23 @@ def commit(connection: Connection[Any], ns: int, batch: Batch) -> int:
     return int(row[-1])
 
 
+def _written(connection: Connection[Any], ns: int, batch: Batch) -> tuple[Any, ...] | None:
+    """The answer of the statement; sent once more where Postgres ended it to break a deadlock: nothing has landed then.
+
+    A session that is no owner (a post migration, SQL by hand) may take tables and rows in another order than we do.
+    """
+    held = in_transaction(connection)
+    try:
+        return _write(connection, ns, batch).fetchone()
+    except psycopg.errors.DeadlockDetected:
+        if held:
+            raise  # what ``lock`` held went with the transaction
+        return _write(connection, ns, batch).fetchone()
+
+
 def _write(connection: Connection[Any], ns: int, batch: Batch) -> RawCursor[Any]:
-    query, params = bound(batch, ns)
-    statement, names = numbered(query)
+    parts, params = bind(batch, ns)
+    statement, names = numbered("commit", parts)
     return RawCursor(connection).execute(statement, [params[name] for name in names], binary=True)
 
 
@@ -112,15 +126,16 @@ def _foreign(connection: Connection[Any], ns: int, batch: Batch) -> set[int]:
 
 
 def _consumed_twice(connection: Connection[Any], ns: int, batch: Batch) -> set[int]:
-    if not batch.consumed:
+    taken = {*batch.consumed, *(row[:2] for row in batch.deferred)}
+    if not taken:
         return set()
-    partitions, ids = zip(*batch.consumed, strict=True)
+    partitions, ids = zip(*taken, strict=True)
     rows = connection.execute(
         sql("list_inbox_ids"),
         {"ns": Int2(ns), "partitions": Int4s(partitions), "ids": Int8s(ids)},
         binary=True,
     ).fetchall()
-    return {partition for partition, _ in set(batch.consumed) - set(rows)}
+    return {partition for partition, _ in taken - set(rows)}
 
 
 def _moved(connection: Connection[Any], ns: int, batch: Batch) -> set[str]:

@@ -6,7 +6,7 @@ wait for results) only look, and who *purges* deletes runs that have ended. Work
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import psycopg
 from psycopg.sql import SQL, Composed, Identifier
@@ -26,7 +26,7 @@ COORDINATOR: Mapping[str, tuple[str, ...]] = {
     "eec_workflow_signal": ("select", "insert", "update"),
     "eec_open_attempt": ("select", "insert", "update", "delete"),
     "eec_outbox": ("select", "insert", "delete"),
-    "eec_inbox": ("select", "insert", "delete"),
+    "eec_inbox": ("select", "insert", "delete", "update"),
     "eec_payload": ("insert",),
     "eec_counter": ("select", "insert", "update"),
 }
@@ -44,6 +44,7 @@ READER: Mapping[str, tuple[str, ...]] = dict.fromkeys(
         "eec_attempt",
         "eec_workflow_signal",
         "eec_open_attempt",
+        "eec_inbox",
         "eec_payload",
         "eec_counter",
     ),
@@ -59,11 +60,21 @@ PURGER: Mapping[str, tuple[str, ...]] = {
     "eec_workflow_step_attempt": ("select", "delete"),
     "eec_workflow_summary": ("select", "delete"),
     "eec_workflow_signal": ("select", "delete"),
+    "eec_payload": ("select", "delete"),
     "eec_counter": ("select", "insert", "update"),
 }
 """By table."""
 
 ROLES: Mapping[str, Mapping[str, tuple[str, ...]]] = {"coordinator": COORDINATOR, "reader": READER, "purger": PURGER}
+
+
+def _rights_of(kinds: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Of a role that is several of them, by table."""
+    found: dict[str, tuple[str, ...]] = {}
+    for kind in kinds:
+        for table, rights in ROLES[kind].items():
+            found[table] = tuple(dict.fromkeys((*found.get(table, ()), *rights)))
+    return found
 
 
 def statements(names: Mapping[str, str], schema: str = "public") -> list[str]:
@@ -73,10 +84,10 @@ def statements(names: Mapping[str, str], schema: str = "public") -> list[str]:
     revoked is granted again a moment later.
     """
     composed: list[Composed] = []
-    for kind, name in names.items():
+    for name in dict.fromkeys(names.values()):
         to = {"role": Identifier(name), "schema": Identifier(schema)}
         composed.append(SQL("grant usage on schema {schema} to {role}").format(**to))
-        for table, rights in ROLES[kind].items():
+        for table, rights in _rights_of(kind for kind, role in names.items() if role == name).items():
             on = to | {"table": Identifier(table)}
             composed.append(SQL("revoke all on {schema}.{table} from {role}").format(**on))
             granted = SQL(", ").join(SQL(right) for right in rights)

@@ -49,7 +49,7 @@ class PostgresFacts(msgspec.Struct, frozen=True, kw_only=True):
 def inspect_postgres(dsn: str, namespace: str) -> PostgresFacts:
     """Ask for everything that ``doctor`` judges. Raises StoreUnavailable."""
     try:
-        with _connected(dsn) as first, _connected(dsn) as second:
+        with _reached(dsn) as first, _reached(dsn) as second:
             row = first.execute(sql("inspect_server")).fetchone()
             assert row is not None
             version, number, standby, commit, names, durable, replicas, _, user = row
@@ -78,13 +78,22 @@ def inspect_postgres(dsn: str, namespace: str) -> PostgresFacts:
         raise StoreUnavailable(f"Postgres cannot be reached: {line(error)}") from error
 
 
-def _connected(dsn: str) -> Connection[Any]:
+def _reached(dsn: str) -> Connection[Any]:
+    """A session on the server that owners would use, of all that the URL names; else on any, so that a standby is told."""
+    try:
+        return _connected(dsn, "read-write")
+    except psycopg.OperationalError:
+        return _connected(dsn, "any")
+
+
+def _connected(dsn: str, target: str) -> Connection[Any]:
     options = StoreOptions()
     return psycopg.connect(
         dsn,
         autocommit=True,
         prepare_threshold=None,  # behind a pooler a statement prepared in one session is unknown in the next
         application_name="ductor-stream doctor",
+        target_session_attrs=target,
         connect_timeout=options.connect_timeout_ms // 1000,
     )
 

@@ -65,7 +65,8 @@ def migrate(dsn: str, phase: Phase = "all", dry_run: bool = False) -> list[str]:
     """Bring the schema up to this release; returns the labels of what was (or, with ``dry_run``, would be) applied.
 
     Safe to call from several processes at once, and again after a crash: each migration lands as a whole.
-    Raises SchemaMismatch (the database is ahead of this release, or another phase is due first), StoreUnavailable.
+    Raises SchemaMismatch (the database is ahead of this release, or another phase is due first), StoreUnavailable (also
+    where another session keeps a table locked for too long).
     """
     with _session(dsn) as connection:
         connection.execute("select pg_advisory_lock(%s)", (_LOCK,))
@@ -157,6 +158,11 @@ def _session(dsn: str) -> Iterator[Connection[Any]]:
         ) as connection:  # fmt: skip
             connection.execute(f"set lock_timeout = '{_LOCK_TIMEOUT}'".encode())
             yield connection
+    except psycopg.errors.LockNotAvailable as error:
+        raise StoreUnavailable(
+            f"another session keeps locked what the migration needs, for over {_LOCK_TIMEOUT} (a table; or another `migrate` "
+            f"is at work); nothing more was applied: {line(error)}"
+        ) from error
     except psycopg.OperationalError as error:
         raise StoreUnavailable(f"Postgres cannot be reached: {line(error)}") from error
     except psycopg.Error as error:

@@ -163,7 +163,7 @@ class PostgresStore:
         """Write the batch in one statement; returns Postgres's clock in ms at the commit.
 
         Raises, with nothing landed: OwnershipLost, RecordVersionConflict (also for runs whose rows another session
-        keeps locked), PoisonedRun, StoreUnavailable (also after a deadlock), InvariantViolation.
+        keeps locked), PoisonedRun, StoreUnavailable (also after a second deadlock), InvariantViolation.
         Raises CommitOutcomeUnknown when the connection ended, or the statement was cancelled, after it was sent.
         """
         return committing.commit(self._connection, self._ns, batch)
@@ -214,10 +214,12 @@ class PostgresStore:
     def inbox(self, partition: int, limit: int, now: int) -> list[InboxRow]:
         """Rows of the inbox that may be applied at ``now`` (ms), oldest first."""
         params = self._keyed(partition=Int4(partition), limit=Int8(limit), now=Moment(now))
-        return [
-            InboxRow(partition, source, kind, body, not_before, tries, id_)
-            for id_, source, kind, body, not_before, tries in self._rows("list_inbox", params)
-        ]
+        return [_inbox_row(partition, *row) for row in self._rows("list_inbox", params)]
+
+    def put_off(self, partition: int, limit: int, after: int) -> list[InboxRow]:
+        """Rows that were put off before, due or not, by id beyond ``after``, but nothing that is to be produced."""
+        params = self._keyed(partition=Int4(partition), limit=Int8(limit), after=Int8(after))
+        return [_inbox_row(partition, *row) for row in self._rows("list_put_off", params)]
 
     def expired_messages(self, partition: int, now: int, limit: int) -> list[tuple[str, BufferedMessage]]:
         """Buffered messages whose time to live has passed at ``now`` (ms): (run id, message)."""
@@ -244,6 +246,12 @@ class PostgresStore:
 def _columns(names: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str, Column]:
     columns = zip(*rows, strict=True) if rows else [()] * len(names)
     return {name: Texts(list(values)) for name, values in zip(names, columns, strict=True)}
+
+
+def _inbox_row(
+    partition: int, id_: int, source: str, kind: str, body: bytes, not_before: int | None, tries: int
+) -> InboxRow:
+    return InboxRow(partition, source, kind, body, not_before, tries, id_)
 
 
 def _loaded(

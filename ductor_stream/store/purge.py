@@ -1,4 +1,7 @@
-"""``Purger``: deletes runs that have ended, with all that was kept for them. The one writer beside the owners.
+"""``Purger``: deletes runs that have ended, with all that was kept for them, and what is kept for no run at all.
+
+The one writer beside the owners. Kept for no run are ids of messages that waited for a run which never came, and values of
+dead letters that were too large for their records.
 
 A run that is purged is as if it had never been: its ids are forgotten, so a request for it that is delivered once more
 would begin it anew. Nothing here protects from that; whoever calls keeps to runs that ended longer ago than any topic
@@ -14,6 +17,7 @@ from typing import Any
 import msgspec
 import psycopg
 
+from ductor_stream.errors import StoreUnavailable
 from ductor_stream.store.columns import Int2, Int8, Moment, Text, Texts
 from ductor_stream.store.connection import StoreOptions, open_purger, translated
 from ductor_stream.store.queries import sql
@@ -23,6 +27,13 @@ _PAGE = 500
 
 _TRANSITIONS = 20_000
 """And at most so many transitions, or a single run: long histories take their time."""
+
+_IDS = 5_000
+_PAYLOADS = 100
+"""Likewise of what belongs to no run; a payload may have megabytes."""
+
+_FIRST = 0
+"""The beginning of time, in ms."""
 
 _UNKNOWN = 0  # no namespace has this number: it has no rows
 
@@ -35,6 +46,8 @@ class Purged(msgspec.Struct, frozen=True):
     attempts: int = 0
     messages: int = 0
     """Ids of starts, signals and commands."""
+    payloads: int = 0
+    """Values of dead letters."""
 
     def __add__(self, other: Purged) -> Purged:
         pairs = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)
@@ -59,23 +72,54 @@ class Purger:
         rows = self._rows("count_closed", {"ns": self._ns, "before": Moment(before)})
         return [(workflow, status, runs) for workflow, status, runs in rows]
 
+    def count_leftovers(self, before: int, letters_before: int) -> tuple[int, int]:
+        """What belongs to no run: ids of messages that waited in vain until before the first moment (ms), and values of
+        dead letters from before the second one; how many of each. Raises StoreUnavailable.
+        """
+        moments = {"before": Moment(before), "letters_before": Moment(letters_before)}
+        ((messages, payloads),) = self._rows("count_left_over", {"ns": self._ns, **moments})
+        return messages, payloads
+
     def batches(self, before: int) -> Iterator[Purged]:
         """Delete the runs that ended before that moment (ms), the youngest first; yields after each transaction.
 
         Each transaction lands as a whole or not at all, so that it may be stopped and called again at any time. A
         run that somebody else holds at this moment is passed over. Raises StoreUnavailable.
         """
-        place: tuple[int, str] = (before, "")
-        while (found := self._batch(before, place)) is not None:
+        place, page = (before, ""), _PAGE
+        while True:
+            try:
+                found = self._batch(before, place, page)
+            except StoreUnavailable as error:
+                # Wide runs: their attempts and messages are not known before they are counted.
+                if page == 1 or not isinstance(error.__cause__, psycopg.errors.QueryCanceled):
+                    raise
+                page //= 2
+                continue
+            if found is None:
+                return
             purged, place = found
             yield purged
+
+    def leftover_batches(self, before: int, letters_before: int) -> Iterator[Purged]:
+        """Likewise what belongs to no run: see ``count_leftovers``. Raises StoreUnavailable."""
+        after: int | None = _FIRST
+        while after is not None:
+            waited = {"after": Moment(after), "before": Moment(before), "limit": Int8(_IDS)}
+            ((messages, after),) = self._rows("drop_waited", {"ns": self._ns, **waited})
+            yield Purged(messages=messages)
+        payloads = _PAYLOADS
+        while payloads == _PAYLOADS:
+            stored = {"before": Moment(letters_before), "limit": Int8(_PAYLOADS)}
+            ((payloads,),) = self._rows("drop_payloads", {"ns": self._ns, **stored})
+            yield Purged(payloads=payloads)
 
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
 
-    def _batch(self, before: int, place: tuple[int, str]) -> tuple[Purged, tuple[int, str]] | None:
-        page = {"before": Moment(before), "page_at": Moment(place[0]), "page_id": Text(place[1]), "limit": Int8(_PAGE)}
+    def _batch(self, before: int, place: tuple[int, str], limit: int) -> tuple[Purged, tuple[int, str]] | None:
+        page = {"before": Moment(before), "page_at": Moment(place[0]), "page_id": Text(place[1]), "limit": Int8(limit)}
         with self._asking(), self._connection.transaction():
             held = _within(
                 self._connection.execute(sql("hold_closed"), {"ns": self._ns, **page}, binary=True).fetchall()

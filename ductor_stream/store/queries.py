@@ -21,6 +21,7 @@ import msgspec
 from ductor_stream.errors import InvariantViolation
 
 _HEADER = re.compile(r"^-- name: (?P<name>\S+)\n-- purpose: (?P<purpose>.+)\n-- index: (?P<index>.+)\n", re.MULTILINE)
+_PART = re.compile(rb"^-- part: (\w+)\n", re.MULTILINE)
 _PARAMETER = re.compile(rb"%\((\w+)\)b")
 
 
@@ -65,13 +66,16 @@ def sql(name: str) -> bytes:
 
 
 @lru_cache
-def numbered(name: str) -> tuple[bytes, tuple[str, ...]]:
+def numbered(name: str, parts: frozenset[str]) -> tuple[bytes, tuple[str, ...]]:
     """The statement of that name with ``$1``, ``$2`` … for its parameters, and their names in that order.
 
-    For ``psycopg.RawCursor``: the driver would take a long statement apart again each time that it is executed.
+    Of what stands behind a line ``-- part: …`` only ``parts`` are in it, and the part ``always``. For
+    ``psycopg.RawCursor``: the driver would take a long statement apart again each time that it is executed.
     """
+    first, *rest = _PART.split(sql(name))
+    text = first + b"".join(body for part, body in zip(*[iter(rest)] * 2) if part.decode() in parts | {"always"})
     names: dict[bytes, int] = {}
-    statement = _PARAMETER.sub(lambda found: b"$%d" % names.setdefault(found[1], len(names) + 1), sql(name))
+    statement = _PARAMETER.sub(lambda found: b"$%d" % names.setdefault(found[1], len(names) + 1), text)
     return statement, tuple(found.decode() for found in names)
 
 

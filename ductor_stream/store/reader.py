@@ -11,7 +11,8 @@ import psycopg
 
 from ductor_stream.engine.state import decode_records
 from ductor_stream.ports import Folded
-from ductor_stream.store.columns import Int2, Int4, Int8, Moment, Text, Texts, storable
+from ductor_stream.protocol.inbox import run_of_row
+from ductor_stream.store.columns import Bytea, Int2, Int4, Int8, Moment, Text, Texts, storable
 from ductor_stream.store.connection import StoreOptions, lost, open_reader, translated
 from ductor_stream.store.queries import sql
 from ductor_stream.store.rows import (
@@ -23,6 +24,7 @@ from ductor_stream.store.rows import (
     Offence,
     OpenRun,
     OpenVersion,
+    PutOff,
     RunRow,
 )
 
@@ -34,6 +36,8 @@ two thousand lookups by key a second."""
 
 _UNKNOWN = 0  # no namespace has this number: it has no rows
 _ORPHAN = "transitions without a run"
+_WAITING = 200
+"""Inputs of a run that ``put_off`` looks through: each comes with what it says."""
 _REPORTED = 100
 """How many offenders a consistency report names per check."""
 
@@ -115,6 +119,19 @@ class RunReader:
         """What was heard of the run's attempts in flight. Raises StoreUnavailable."""
         rows = self._rows_of(run.run_id, "list_open_attempts_of_run", partition=Int4(run.partition))
         return [Beat(*row) for row in rows]
+
+    def put_off(self, run: RunRow) -> PutOff | None:
+        """What waits for the run in its partition's inbox, None if nothing does; of more than ``_WAITING`` so many.
+
+        Raises StoreUnavailable, also where the role may not read the inbox (``schema grants``).
+        """
+        about = {"partition": Int4(run.partition), "run_id": Bytea(run.run_id.encode()), "limit": Int8(_WAITING)}
+        rows = self._rows("list_put_off_of_run", self._keyed(**about))
+        mine = [row[2:] for row in rows if run_of_row(*row[:2]) == run.run_id]
+        if not mine:
+            return None
+        until = max(not_before or 0 for not_before, _ in mine)
+        return PutOff(len(mine), max(tries for _, tries in mine), until or None)
 
     def history(self, run_id: str, after: int = 0, limit: int = 10_000) -> list[HistoryEntry]:
         """Transitions with a record_version above ``after``, in order; the oldest may be folded (see ``folded``).

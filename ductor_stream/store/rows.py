@@ -62,6 +62,15 @@ class Beat(msgspec.Struct, frozen=True):
     details: bytes | None
 
 
+class PutOff(msgspec.Struct, frozen=True):
+    """Inputs of a run that wait in the inbox: how many, how often one of them has lost its version check at most, and until
+    when the last of them waits (ms; None: until its partition's inbox is read again)."""
+
+    inputs: int
+    tries: int
+    until: int | None
+
+
 class HistoryEntry(msgspec.Struct, frozen=True):
     """One transition: the commit that wrote it (``epoch``, ``txid``), its time in ms, and the records in it."""
 

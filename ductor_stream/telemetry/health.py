@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import socket
+import sys
 import threading
+import urllib.request
 from collections.abc import Callable, Iterable
 from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any
@@ -12,8 +14,12 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 import msgspec
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
+from ductor_stream.telemetry.logs import get_logger
+
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
+
+_log = get_logger(__name__)
 
 # A probe or a scrape sends its request at once; who does not is cut off, so that idle connections hold no thread.
 _REQUEST_TIMEOUT_S = 5
@@ -30,6 +36,18 @@ def all_well() -> list[str]:
     return []
 
 
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def ask(port: int, path: str, within_s: float) -> str:
+    """What the health port of a process on this machine says, past any proxy: those are for what is outside.
+
+    Raises OSError where it does not answer, or says no.
+    """
+    with _direct.open(f"http://127.0.0.1:{port}{path}", timeout=within_s) as answer:
+        return str(answer.read(), "utf-8")
+
+
 class _Handler(WSGIRequestHandler):
     timeout = _REQUEST_TIMEOUT_S
 
@@ -41,6 +59,14 @@ class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
     # The address is not looked up: resolving a name can take seconds where there is no resolver.
     address_family = socket.AF_INET
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A prober that hangs up or says nothing is no news; what else is wrong goes to the log, not to stderr."""
+        error = sys.exception()
+        if isinstance(error, OSError):
+            _log.debug("a request to the health port broke off", reason=repr(error))
+        else:
+            _log.exception("a request to the health port failed")
 
     def server_bind(self) -> None:
         super(WSGIServer, self).server_bind()

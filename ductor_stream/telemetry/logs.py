@@ -17,6 +17,8 @@ from typing import Any, Literal, TextIO, cast
 import msgspec
 import structlog
 
+from ductor_stream.engine.ids import Fence
+
 LogFormat = Literal["console", "json"]
 FORMATS: tuple[LogFormat, ...] = ("console", "json")
 PAYLOAD_KEYS = frozenset({"input", "output", "payload", "details", "result", "value"})
@@ -56,6 +58,11 @@ def get_logger(name: str, **bound: Any) -> structlog.stdlib.BoundLogger:
         cache_logger_on_first_use=True,
     )
     return cast(structlog.stdlib.BoundLogger, wrapped.bind(**bound))
+
+
+def keys_of(fence: Fence) -> dict[str, Any]:
+    """The keys of a line about an attempt, the same in every process: who looks for one finds all that was said of it."""
+    return {"run_id": fence.run_id, "node_id": fence.node_id, "generation": fence.generation}
 
 
 class _Formatter(logging.Formatter):

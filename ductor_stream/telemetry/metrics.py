@@ -42,7 +42,7 @@ class Metrics:
         Counter,
         "coordinator",
         "ductor_runs_suspended",
-        "Times a run was suspended (parked), by reason: bug, nondeterminism, version_missing, overrun, died.",
+        "Times a run was suspended (parked), by reason: bug, nondeterminism, version_missing, overrun, stuck, died.",
         labels=("reason",),
     )
     runs_resumed = Single(Counter, "coordinator", "ductor_runs_resumed", "Times a suspended or paused run went on.")
@@ -151,7 +151,7 @@ class Metrics:
         Histogram,
         "coordinator",
         "ductor_timer_lateness_seconds",
-        "How long after its due time a timer, timeout or retry was applied.",
+        "How long after its due time a sleep, a deadline of a workflow or a retry's back-off was applied.",
         buckets=_SLOW,
     )
 
@@ -167,6 +167,20 @@ class Metrics:
         "ductor_lag",
         "Records of an owned partition that are not applied yet.",
         labels=("topic", "partition"),
+    )
+
+    held_back_seconds = Family(
+        Gauge,
+        "coordinator",
+        "ductor_held_back_seconds",
+        "For how long an open transaction of a producer has held back records of an owned partition; no lag shows them.",
+        labels=("topic", "partition"),
+    )
+    inbound_misfits = Single(
+        Gauge,
+        "coordinator",
+        "ductor_inbound_misfits",
+        "Inbound topics that are missing, have too few partitions or may not be described: run partitions may be without an owner.",
     )
 
     # -- worker --

@@ -29,6 +29,8 @@ from ductor_stream.engine.state import Record, RunState
 from ductor_stream.engine.tick import Stamped, due_events, tick, wake_at
 from ductor_stream.engine.waiting import waiting_for
 from ductor_stream.errors import RunCancelled, RunFailed, RunTerminated, RunTimedOut, UsageError
+from ductor_stream.testing.elsewhere import differences, hears_sets, makes_sets
+from ductor_stream.testing.replay import export_history
 from ductor_stream.testing.stepping import Steps
 
 _START = datetime(2030, 1, 1, tzinfo=UTC)
@@ -86,9 +88,12 @@ class TestHandle:
         name = signal.name if isinstance(signal, Signal) else signal
         await self._env.send(self.run_id, SignalReceived(signal_id or self._env.next_id("signal"), name, raw))
 
-    async def command(self, kind: CommandKind, reason: str = "", *, to_node: str | None = None) -> None:
+    async def command(
+        self, kind: CommandKind, reason: str = "", *, to_node: str | None = None, to_transition: int | None = None
+    ) -> None:
         """Give an order: cancel, terminate, pause, resume, retry or reset."""
-        await self._env.send(self.run_id, CommandReceived(kind, self._env.next_id("command"), reason, to_node))
+        order = CommandReceived(kind, self._env.next_id("command"), reason, to_node, to_transition)
+        await self._env.send(self.run_id, order)
 
     async def cancel(self, reason: str = "") -> None:
         """Cancel the run; its cleanup runs."""
@@ -130,9 +135,23 @@ class TestEnv:
         """Nothing is opened before it is used."""
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        """Close the resources that steps used."""
+    async def __aexit__(self, raised: object = None, *_: object) -> None:
+        """Close the resources that steps used. Raises Stuck for a run that sets of strings lead elsewhere in production."""
         await self._steps.close()
+        if raised is None:
+            self._try_other_orders()
+
+    def _try_other_orders(self) -> None:
+        begun = [run for run in self._runs.values() if run.state is not None and run.state.header.status != "suspended"]
+        unordered = [run for run in begun if self._may_meet_sets(run)]
+        histories = [export_history(run.run_id, run.records) for run in unordered]
+        if found := differences(self._app, histories):
+            raise Stuck("in a process with another hash seed, nondeterminism: " + "\n".join(found))
+
+    def _may_meet_sets(self, run: _Run) -> bool:
+        header = run.state.header if run.state is not None else None
+        definition = self._definitions.get((header.workflow, header.version)) if header is not None else None
+        return definition is not None and (makes_sets(definition.function) or hears_sets(self._app, definition))
 
     def replace(self, original: Step[..., Any] | Resource[Any], substitute: Callable[..., Any] | Any) -> None:
         """Put a function (plain or async, with the same arguments) in a step's place, or a value in a resource's."""
@@ -228,15 +247,18 @@ class TestEnv:
             case DispatchAttempt(execution, node):
                 event = await self._steps.execute(run.run_id, execution, node, self.now_ms)
                 self._queue.append((run.run_id, event))
-            case StartChild(execution, node):
+            case StartChild(execution, node, since=since):
                 assert node.child is not None
                 child = node.child
                 parent = None if child.detached else Parent(run.run_id, execution, node.node_id)
                 version = child.version or self._app.default_version(node.name)
-                start = RunStarted(node.name, version, node.input, self.next_id("start"), parent=parent)
+                asked = (node.name, version, node.input, self.next_id("start"), action.on_conflict)
+                start = RunStarted(*asked, parent=parent, since=since)
                 self._queue.append((child.run_id, start))
-            case CommandChild(_, node, kind, reason):
+            case CommandChild(execution, node, kind, reason):
                 assert node.child is not None
-                self._queue.append((node.child.run_id, CommandReceived(kind, self.next_id("command"), reason)))
+                parent = Parent(run.run_id, execution, node.node_id)
+                order = CommandReceived(kind, self.next_id("command"), reason, parent=parent)
+                self._queue.append((node.child.run_id, order))
             case TellParent(parent, _, told):
                 self._queue.append((parent.run_id, told))

@@ -8,7 +8,7 @@ import msgspec
 
 from ductor_stream.app import App
 from ductor_stream.engine.definition import WorkflowDefinition
-from ductor_stream.engine.events import Continued, RunStarted
+from ductor_stream.engine.events import Continuation, RunStarted
 from ductor_stream.engine.fork import lineage
 from ductor_stream.engine.state import FORMAT, Parked, Record, format_of
 from ductor_stream.engine.tick import replay
@@ -46,7 +46,7 @@ def replay_history(app: App, document: bytes) -> Parked | None:
 
 
 def _definition(app: App, begin: Record) -> WorkflowDefinition:
-    if not isinstance(begin.event, RunStarted | Continued):
+    if not isinstance(begin.event, RunStarted | Continuation):
         raise UsageError("the history does not begin with a start")
     name, version = begin.event.workflow, begin.event.version
     workflow = app.workflows.get((name, version))

@@ -39,8 +39,12 @@ def open_core(app: App | None, namespace: str, settings: Settings) -> Core:
 
 def request_encoder(topics: Topics, settings: Settings) -> RequestEncoder:
     """What encodes starts, signals and commands as the settings want them. Raises InvalidConfig."""
-    registry = ConfluentRegistry(settings.schema_registry) if settings.schema_registry else None
-    return RequestEncoder(topics, format=settings.encoding, registry=registry)
+    return RequestEncoder(topics, format=settings.encoding, registry=open_registry(settings))
+
+
+def open_registry(settings: Settings) -> ConfluentRegistry | None:
+    """The registry that is configured, if one is."""
+    return ConfluentRegistry(settings.schema_registry) if settings.schema_registry else None
 
 
 def open_log(topics: Topics, settings: Settings, *, lifecycle: bool) -> KafkaClientLog:
@@ -49,7 +53,13 @@ def open_log(topics: Topics, settings: Settings, *, lifecycle: bool) -> KafkaCli
     Raises InvalidConfig, LogUnavailable, TopicsNotReady.
     """
     return KafkaClientLog(
-        ClientLogConfig(bootstrap=settings.need_kafka(), topics=topics, options=settings.kafka, lifecycle=lifecycle)
+        ClientLogConfig(
+            bootstrap=settings.need_kafka(),
+            topics=topics,
+            options=settings.kafka,
+            lifecycle=lifecycle,
+            registry=open_registry(settings) if lifecycle else None,
+        )
     )
 
 
@@ -102,7 +112,14 @@ class Client(_Opening, ClientCalls):
 
     async def open(self) -> Self:
         """Connect: for code where ``async with`` does not fit. Raises LogUnavailable, TopicsNotReady, InvalidConfig."""
-        await asyncio.to_thread(self._open)
+        opening = asyncio.ensure_future(asyncio.to_thread(self._open))
+        try:
+            await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            # A thread cannot be cancelled: what it opens has still to be closed.
+            await asyncio.wait([opening])
+            await self.close()
+            raise
         return self
 
     async def close(self) -> None:

@@ -18,10 +18,19 @@ async def serve(app: App, settings: Settings, queues: Sequence[str], concurrency
     They work in threads of their own, so that a slow callback in the caller's loop does not hold up a run.
     """
     metrics = Metrics(app=settings.topics(app.namespace).namespace)
-    services = await asyncio.to_thread(serving_services, app, settings, metrics, queues, concurrency)
-    group = Group(services)
+    building = asyncio.ensure_future(asyncio.to_thread(serving_services, app, settings, metrics, queues, concurrency))
+    wanted = True
+    try:
+        await asyncio.shield(building)
+    except asyncio.CancelledError:
+        # A thread cannot be cancelled: what it opens is closed by services that begin and end.
+        wanted = False
+        await asyncio.wait([building])
+    group = Group(building.result())
     group.start()
     try:
+        if not wanted:
+            raise asyncio.CancelledError
         await asyncio.to_thread(group.wait)
     finally:
         # Shielded: whoever cancels twice still gets his threads back in good order.

@@ -11,6 +11,7 @@ from ductor_stream.config import Settings
 from ductor_stream.connectors.binding import runnable_steps
 from ductor_stream.errors import TransientError
 from ductor_stream.kafka.task_log import KafkaTaskLog, TaskLogConfig
+from ductor_stream.kafka.topics import AdminConfig, cluster_id
 from ductor_stream.protocol.registry import ConfluentRegistry
 from ductor_stream.protocol.worker import WorkerCodec
 from ductor_stream.telemetry.metrics import Metrics
@@ -19,6 +20,9 @@ from ductor_stream.worker.clock import MachineClock
 from ductor_stream.worker.executor import Executor
 from ductor_stream.worker.service import WorkerConfig, WorkerService
 from ductor_stream.worker.vigil import ExecutorConfig
+
+ANSWER_WITHIN_S = 5.0
+"""How long a broker may take for the question that a worker begins with."""
 
 
 def worker_name() -> str:
@@ -64,7 +68,13 @@ def open_worker(
 
 
 def worker_service(app: App, settings: Settings, metrics: Metrics, queues: Sequence[str], concurrency: int) -> Service:
-    """The same, to be run beside other services. Raises InvalidConfig."""
+    """The same, to be run beside other services. Raises InvalidConfig, and LogUnavailable where no broker answers.
+
+    A worker that runs waits for Kafka without an end: one that has never reached it has a wrong address, and says so.
+    """
+    runnable_steps(app, settings)  # what is wrong with the app is told first
+    topics, bootstrap = settings.topics(app.namespace), settings.need_kafka()
+    cluster_id(AdminConfig(bootstrap=bootstrap, topics=topics, options=settings.kafka, timeout=ANSWER_WITHIN_S))
     worker, *_ = open_worker(app, settings, metrics, queues, concurrency)
     return Service("worker", lambda: run_worker(worker), worker.stop, worker.problems)
 

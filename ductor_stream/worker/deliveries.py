@@ -10,7 +10,7 @@ import msgspec
 from ductor_stream.ports import Outgoing, Undeliverable
 from ductor_stream.protocol.worker import Task
 from ductor_stream.telemetry.batches import observe_all
-from ductor_stream.telemetry.logs import get_logger
+from ductor_stream.telemetry.logs import get_logger, keys_of
 from ductor_stream.telemetry.metrics import Metrics
 from ductor_stream.worker.clock import WorkerClock
 from ductor_stream.worker.ledger import Ledger, Place
@@ -83,7 +83,7 @@ class TopicDelivery:
     def _settled(self, refused: Undeliverable | None) -> None:
         if refused is not None:
             # The run must learn that this result can never arrive.
-            _log.error("the broker refuses a result", run_id=self.task.run_id, error=refused.error)
+            _log.error("the broker refuses a result", error=refused.error, **keys_of(self.task.fence))
             self._way.outlet.send(self._way.instead(self.task, refused.error), self._gave_up)
             return
         took = self._way.clock.monotonic() - (self._reported_at or 0.0)

@@ -6,9 +6,10 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 
+from ductor_stream.engine.ids import Fence
 from ductor_stream.ports import Outgoing
 from ductor_stream.telemetry.batches import observe_all
-from ductor_stream.telemetry.logs import get_logger
+from ductor_stream.telemetry.logs import get_logger, keys_of
 from ductor_stream.telemetry.metrics import Metrics
 from ductor_stream.worker import outcomes
 from ductor_stream.worker.attempt import Attempt, Delivery
@@ -74,7 +75,7 @@ class Endings:
         self._remember(reported)
         for attempt, record in reported:
             for delivery in attempt.deliveries:
-                deliver(delivery, record)
+                deliver(delivery, record, attempt.fence)
         self.reported()
         for slots, count in Counter([attempt.slots for attempt, _, _, over in ended if over]).items():
             slots.release(count)
@@ -89,7 +90,7 @@ class Endings:
         try:
             return self._reports.finished(attempt.task, attempt.started_ms, outcome, finished_ms)
         except Exception as error:  # noqa: BLE001 (one that cannot be written must not hold up the others)
-            _log.exception("a result could not be written", run_id=attempt.fence.run_id)
+            _log.exception("a result could not be written", **keys_of(attempt.fence))
             return self._reports.finished(attempt.task, attempt.started_ms, outcomes.raised(error), finished_ms)
 
     def _count(self, ended: list[Ended]) -> None:
@@ -102,10 +103,10 @@ class Endings:
             observe_all(self._metrics.worker_attempt_seconds[queue], seconds)
 
 
-def deliver(delivery: Delivery, record: Outgoing) -> None:
+def deliver(delivery: Delivery, record: Outgoing, fence: Fence) -> None:
     """Hand a result over; what a receiver raises is logged."""
     try:
         delivery.finished(record)
     except Exception:  # noqa: BLE001 (said below)
         # One receiver's fault must not keep the result from the others, or the slot from being free again.
-        _log.exception("a result could not be handed over")
+        _log.exception("a result could not be handed over", **keys_of(fence))

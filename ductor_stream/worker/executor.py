@@ -56,6 +56,7 @@ class Executor:
         self._processes = StepProcesses()
         self._vigil = Vigil(config, self._reports, self._settle, self._look)
         self._lock = threading.Lock()
+        self._abandoned = False
         self._running: dict[Fence, Attempt] = {}
         self._results: Recent[Outgoing] = Recent(_RESULTS_KEPT, _RESULT_BYTES_KEPT, lambda record: len(record.value))
         self._stops: Recent[str] = Recent(_STOPS_KEPT)
@@ -71,6 +72,7 @@ class Executor:
         """Report nothing more: ask all attempts to stop, and interrupt those that can be."""
         self._endings.report()
         with self._lock:
+            self._abandoned = True
             left = list(self._running.values())
             self._running.clear()
         for attempt in left:
@@ -113,12 +115,17 @@ class Executor:
     def submit_all(self, orders: Sequence[Order]) -> None:
         """Run the task of each order, unless it runs here already or its result is remembered: then that is reported.
 
-        The order's slot is given back when its attempt has ended.
+        The order's slot is given back when its attempt has ended. Once abandoned, nothing is begun or reported: whoever
+        sent the task gives its attempt up as one whose worker has died.
         """
         begun: list[Attempt] = []
         answered: list[tuple[Order, Outgoing | Outcome | None]] = []
         started, started_ms = self._clock.monotonic(), self._clock.now()
         with self._lock:
+            if self._abandoned:
+                for order in orders:
+                    order.slots.release()
+                return
             for order in orders:
                 attempt = self._begun(order, started, started_ms, answered)
                 if attempt is not None:
@@ -190,13 +197,13 @@ class Executor:
             answer = self._reports.finished(order.task, now, answer, now)
         order.slots.release()
         if answer is not None:
-            deliver(order.delivery, answer)
+            deliver(order.delivery, answer, order.task.fence)
 
     def _start(self, begun: list[Attempt]) -> None:
         self._observe_waits(begun)
         works = [partial(self._run_async, attempt) for attempt in begun if attempt.step.is_async]
         if works:
-            self._lanes.current.submit(works)
+            self._lanes.submit(works)
         for attempt in begun:
             if not attempt.step.is_async:
                 try:
@@ -218,13 +225,14 @@ class Executor:
     def _run_plain(self, attempt: Attempt) -> None:
         running_attempt.set(CurrentAttempt(attempt, self._vigil.note))
         try:
-            ready = _decoded(attempt, self._lanes.current)
-            if isinstance(ready, Outcome):
-                outcome = ready
-            elif isinstance(attempt.run, ProcessRun):
-                outcome = self._processes.run(attempt, attempt.run, self._vigil.note)
-            else:
-                outcome = outcomes.returned(attempt.step, attempt.step.invoke(*ready))
+            with self._lanes.lent() as lane:
+                ready = _decoded(attempt, lane)
+                if isinstance(ready, Outcome):
+                    outcome = ready
+                elif isinstance(attempt.run, ProcessRun):
+                    outcome = self._processes.run(attempt, attempt.run, self._vigil.note)
+                else:
+                    outcome = outcomes.returned(attempt.step, attempt.step.invoke(*ready))
         except BaseException as error:  # noqa: BLE001 (said below)
             # SystemExit and KeyboardInterrupt too: what a step raises is a failed attempt, never a dead worker.
             outcome = _raised(attempt, error)

@@ -72,6 +72,7 @@ class Intake:
         self._read_again_at = 0.0
         self._draining = False
         self._leaving = threading.Event()
+        self._ending = False
 
     # -- from outside -----------------------------------------------------------------------
 
@@ -87,6 +88,10 @@ class Intake:
     def drain(self) -> None:
         """Take nothing more; stay a member, so that what runs can be committed."""
         self._draining = True
+
+    def ending(self) -> None:
+        """What runs here is about to be abandoned: it is not passed any more where a partition goes meanwhile."""
+        self._ending = True
 
     def leave(self) -> None:
         """Commit what is done, leave the group, end ``run``."""
@@ -222,7 +227,7 @@ class Intake:
     def revoked(self, partitions: frozenset[int]) -> None:
         """Commit past what goes on running here (protocol 27), unless this worker is about to end."""
         self._let_go(partitions)
-        if self._leaving.is_set():
+        if self._ending or self._leaving.is_set():
             due = self._ledger.due()
             self._ledger.touch(due.keys() - partitions)
             positions = {p: at for p, at in due.items() if p in partitions}

@@ -53,6 +53,8 @@ class Lane:
         self._keeper: asyncio.Task[None] | None = None
         self._ended = False
         self._asked_at: float | None = None
+        self.borrowers = 0
+        """How many steps use its resources elsewhere than on its loop."""
 
     # -- life -------------------------------------------------------------------------------
 
@@ -189,8 +191,8 @@ class Lane:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing runs on it or waits to."""
-        return not self._pending and not self._tasks
+        """Whether nothing runs on it or waits to, and nobody uses its resources."""
+        return not self._pending and not self._tasks and not self.borrowers
 
     # -- is it stuck? -----------------------------------------------------------------------
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 from ductor_stream.errors import InvariantViolation
 from ductor_stream.telemetry.logs import get_logger
-from ductor_stream.worker.lane import Lane
+from ductor_stream.worker.lane import Lane, Work
 from ductor_stream.worker.steps import RegisteredStep, Resource
 
 _log = get_logger(__name__)
@@ -39,6 +40,9 @@ class Lanes:
         self._replacing = False
         self._problem = ""
         self._current: Lane | None = None
+        self._lock = threading.Lock()
+        self._closed = False
+        self._apart: list[threading.Thread] = []
 
     @property
     def opened(self) -> bool:
@@ -52,6 +56,24 @@ class Lanes:
             raise InvariantViolation("work was submitted before the resources were opened")
         return self._current
 
+    def submit(self, works: Iterable[Work]) -> None:
+        """Run these on the lane for new work. Once closed nothing is run: who submitted it was abandoned."""
+        with self._lock:
+            if not self._closed:
+                self.current.submit(works)
+
+    @contextmanager
+    def lent(self) -> Iterator[Lane]:
+        """The lane for new work, whose resources stay open meanwhile: for a step that does not run on its loop."""
+        with self._lock:
+            lane = self.current
+            lane.borrowers += 1
+        try:
+            yield lane
+        finally:
+            with self._lock:
+                lane.borrowers -= 1
+
     def open(self) -> None:
         """Open the first lane. Raises what a resource raised; may be called again then."""
         lane = Lane(self._resources, self._rest)
@@ -60,10 +82,15 @@ class Lanes:
 
     def close(self) -> None:
         """Close the resources and end the loops that answer."""
-        current, self._current = self._current, None
-        for lane, timeout in ((current, CLOSE_S), *((lane, 0.0) for lane in self._blocked)):
+        with self._lock:
+            self._closed = True
+            current, self._current = self._current, None
+            blocked = list(self._blocked)
+        for lane, timeout in ((current, CLOSE_S), *((lane, 0.0) for lane in blocked)):
             if lane is not None and not lane.close(timeout):
                 _log.warning("an event loop did not end: a step blocks it", at=_where(lane))
+        for thread in self._apart:
+            thread.join(CLOSE_S)
 
     def problems(self) -> list[str]:
         """Sentences about what is wrong here now."""
@@ -75,7 +102,7 @@ class Lanes:
             self.current.adopt(lane)
             if lane.silent_for(now) == 0.0 and lane.idle:
                 self._blocked.remove(lane)
-                _apart(partial(lane.close, CLOSE_S))
+                self._start_apart(partial(lane.close, CLOSE_S))
         silent = self.current.silent_for(now)
         if silent < BLOCKED_S:
             self._problem = ""
@@ -86,7 +113,7 @@ class Lanes:
         if not self._replacing and len(self._blocked) < MOST_LANES:
             _log.error(self._problem)
             self._replacing = True
-            _apart(self._replace)
+            self._start_apart(self._replace)
 
     def _replace(self) -> None:
         lane = Lane(self._resources, self._rest)
@@ -95,15 +122,25 @@ class Lanes:
         except Exception:  # noqa: BLE001 (whatever a resource raises: the old lane stays)
             _log.exception("no other event loop could be opened")
         else:
-            blocked, self._current = self.current, lane
-            self._blocked.append(blocked)
-            lane.adopt(blocked)
-        self._replacing = False
+            if not self._took(lane):
+                lane.close(CLOSE_S)
+        finally:
+            self._replacing = False
 
+    def _took(self, lane: Lane) -> bool:
+        with self._lock:
+            if not self._closed:
+                blocked, self._current = self.current, lane
+                self._blocked.append(blocked)
+                lane.adopt(blocked)
+            return not self._closed
 
-def _apart(function: Callable[[], object]) -> None:
-    """In a thread of its own: resources take a while to open and close, and meanwhile others have to beat."""
-    threading.Thread(target=function, name="ductor-lane", daemon=True).start()
+    def _start_apart(self, function: Callable[[], object]) -> None:
+        """In a thread of its own: resources take a while to open and close, and meanwhile others have to beat."""
+        self._apart = [thread for thread in self._apart if thread.is_alive()]
+        thread = threading.Thread(target=function, name="ductor-lane", daemon=True)
+        self._apart.append(thread)
+        thread.start()
 
 
 def _where(lane: Lane) -> str:

@@ -14,7 +14,7 @@ from ductor_stream.engine import values
 from ductor_stream.engine.events import AttemptOutcome, Failure
 from ductor_stream.errors import InvalidValue, RetryableError, StepCancelled, TerminalError
 from ductor_stream.protocol.json_text import too_deep
-from ductor_stream.protocol.limits import MAX_MESSAGE, MAX_NAME, MAX_NESTING, MAX_PAYLOAD_BYTES
+from ductor_stream.protocol.limits import MAX_DURATION_MS, MAX_MESSAGE, MAX_NAME, MAX_NESTING, MAX_PAYLOAD_BYTES
 from ductor_stream.protocol.worker import Task
 from ductor_stream.worker.steps import RegisteredStep
 
@@ -146,9 +146,10 @@ def _details(found: Any) -> bytes:
 
 
 def _milliseconds(seconds: float | None) -> int | None:
-    if seconds is None or not math.isfinite(seconds):
+    """Within what the wire carries: a result that says more would be refused, and lost with all else that it says."""
+    if seconds is None or (isinstance(seconds, float) and not math.isfinite(seconds)):
         return None
-    return max(0, math.ceil(seconds * 1000))
+    return math.ceil(min(max(seconds, 0), MAX_DURATION_MS / 1000) * 1000)
 
 
 def _text(error: BaseException) -> str:

@@ -67,7 +67,7 @@ class Outlet:
 
     def _heard(self, record: Outgoing, settled: Settled, failed: Undeliverable | None) -> None:
         if failed is not None and not failed.permanent:
-            _log.warning("a record was not taken and is sent again", topic=record.topic, error=failed.error)
+            _log.warning("a record was not taken and is sent again", **_about(failed))
             self._again.append((record, settled))
             return
         with self._lock:
@@ -78,11 +78,16 @@ class Outlet:
 
 def _heard_once(taken: Callable[[], None], failed: Undeliverable | None) -> None:
     if failed is not None:
-        _log.debug("a heartbeat was not taken", error=failed.error)
+        _log.debug("a heartbeat was not taken", **_about(failed))
     else:
         taken()
 
 
 def _mourn(refused: Undeliverable | None) -> None:
     if refused is not None:
-        _log.error("the broker refuses a record", topic=refused.record.topic, error=refused.error)
+        _log.error("the broker refuses a record", **_about(refused))
+
+
+def _about(failed: Undeliverable) -> dict[str, str]:
+    record = failed.record
+    return {"run_id": record.key.decode("utf-8", "replace"), "topic": record.topic, "error": failed.error}

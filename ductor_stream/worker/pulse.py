@@ -10,7 +10,7 @@ import itertools
 import threading
 from collections.abc import Callable, Sequence
 
-from ductor_stream.telemetry.logs import get_logger
+from ductor_stream.telemetry.logs import get_logger, keys_of
 from ductor_stream.worker.attempt import NEVER, Attempt
 
 _log = get_logger(__name__)
@@ -92,7 +92,7 @@ class Pulse:
                 self._look(attempt, now)
                 self.watch(attempt)
             except Exception:  # noqa: BLE001 (the pulse must not end by one attempt)
-                _log.exception("an attempt could not be looked after", run_id=attempt.fence.run_id)
+                _log.exception("an attempt could not be looked after", **keys_of(attempt.fence))
                 self._watch_at(attempt, now + LOOK_AGAIN_S)
 
     def _sort_in(self) -> None:

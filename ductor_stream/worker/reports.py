@@ -17,7 +17,7 @@ from ductor_stream.protocol.json_text import too_deep
 from ductor_stream.protocol.limits import MAX_DETAILS_BYTES, MAX_NESTING, MAX_RECORD_BYTES
 from ductor_stream.protocol.times import rfc3339
 from ductor_stream.protocol.worker import Task, WorkerCodec
-from ductor_stream.telemetry.logs import get_logger
+from ductor_stream.telemetry.logs import get_logger, keys_of
 from ductor_stream.worker.outcomes import Outcome
 
 _log = get_logger(__name__)
@@ -67,7 +67,8 @@ class Reports:
                 return self._codec.encode_finished(task, event)
         except TransientError as error:
             # A result must not wait for a schema registry: JSON is taken on every inbound topic.
-            _log.warning("the schema registry is away: this result goes as JSON", error=str(error))
+            told = "the schema registry is away: this result goes as JSON"
+            _log.warning(told, error=str(error), **keys_of(task.fence))
             return json_codec.encode_finished(task, event)
 
 

@@ -190,6 +190,8 @@ class WorkerService:
         left = self._executor.busy
         if left:
             _log.warning("attempts did not end within the grace: others will run them again", attempts=left)
+        for intake in self._intakes:
+            intake.ending()
         self._executor.abandon("the worker ends")
         self._task_log.flush(FLUSH_S)
         for intake in self._intakes:

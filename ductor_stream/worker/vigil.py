@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import msgspec
 
 from ductor_stream.protocol.worker import WorkerCodec
-from ductor_stream.telemetry.logs import get_logger
+from ductor_stream.telemetry.logs import get_logger, keys_of
 from ductor_stream.telemetry.metrics import Metrics
 from ductor_stream.worker import outcomes
 from ductor_stream.worker.attempt import Attempt
@@ -66,7 +66,7 @@ class Vigil:
             try:
                 delivery.beat(record)
             except Exception:  # noqa: BLE001 (it may be called from the step's own heartbeat(), which must not fail by it)
-                _log.exception("a heartbeat could not be handed over")
+                _log.exception("a heartbeat could not be handed over", **keys_of(attempt.fence))
 
     def note(self, attempt: Attempt, found: Any) -> None:
         """The step's own heartbeat. Raises InvalidValue, PayloadTooLarge."""
@@ -93,5 +93,5 @@ class Vigil:
         if attempt.run is not None and first:
             attempt.run.cancel()
             return
-        _log.warning("a step does not end after its timeout", step=attempt.task.step, run_id=attempt.task.run_id)
+        _log.warning("a step does not end after its timeout", step=attempt.task.step, **keys_of(attempt.fence))
         self._settle(attempt, outcomes.overdue(attempt.task, still_runs=True), ended=False)

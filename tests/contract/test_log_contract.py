@@ -196,6 +196,9 @@ def test_start_and_end_of_every_inbound_topic(rig: LogRig, log: EventLog) -> Non
     rig.write("attempt-results", 3, [b"x"] * 2)
     assert log.start_offsets(3) == {"run-events": 0, "attempt-results": 0, "wakeups": 0}
     assert log.end_offsets(3) == {"run-events": 0, "attempt-results": 2, "wakeups": 0}
+    written = {("run-events", 3): 0, ("attempt-results", 3): 2, ("wakeups", 3): 0}
+    assert log.written_ends([3]) == written
+    assert log.written_ends([]) == {}
 
 
 def test_topics_are_told_by_their_full_names(rig: LogRig, log: EventLog) -> None:
@@ -205,6 +208,7 @@ def test_topics_are_told_by_their_full_names(rig: LogRig, log: EventLog) -> None
     assert counts.keys() == ids.keys()
     assert len(set(ids.values())) == len(ids)
     assert rig.topics.tasks("work") in counts
+    assert log.hidden_topics() == frozenset()
 
 
 # -- producing -------------------------------------------------------------------------------

@@ -306,6 +306,7 @@ def test_a_batch_without_the_fence_of_what_it_writes_is_a_bug(owner: Owner) -> N
         {"messages": [owner.message("r", "m", partition=2)]},
         {"open_attempts": [owner.open_attempt("r", partition=2)]},
         {"consumed": [(2, 1)]},
+        {"deferred": [(2, 1, None, 0)]},
         {"closed_attempts": [(2, "r", 1, "1")]},
         {"counters": {(2, "fulfil", "running"): 1}},
     ]

@@ -154,6 +154,42 @@ def test_a_consumed_message_is_gone(owner: Owner) -> None:
     assert owner.store.inbox(1, 10, T0) == [second]
 
 
+def test_a_message_that_waits_on_keeps_its_place(owner: Owner) -> None:
+    owner.commit(inbox=[owner.mail("one"), owner.mail("two")])
+    first, second = owner.store.inbox(1, 10, T0)
+    owner.commit("r", deferred=[(1, first.id, T0 + 1_000, 3)])
+    assert owner.store.inbox(1, 10, T0) == [second]
+    owner.commit(inbox=[owner.mail("three")])
+    found = owner.store.inbox(1, 10, T0 + 1_000)
+    assert [(r.source, r.tries) for r in found] == [("one", 3), ("two", 0), ("three", 0)]
+
+
+def test_what_was_put_off_is_told_due_or_not(owner: Owner) -> None:
+    owner.commit(
+        inbox=[
+            owner.mail("new"),
+            owner.mail("later", not_before=T0 + 1_000),
+            owner.mail("tried", tries=1),
+            owner.mail("record", kind="produce", not_before=T0),
+            owner.mail("elsewhere", partition=2, tries=1),
+        ]
+    )
+    found = owner.store.put_off(1, 10, 0)
+    assert [row.source for row in found] == ["later", "tried"]
+    assert owner.store.put_off(1, 1, 0) == found[:1]
+    assert owner.store.put_off(1, 10, found[0].id) == found[1:]
+
+
+def test_a_message_that_waits_on_and_is_gone_means_that_the_partition_is_lost(owner: Owner) -> None:
+    owner.commit(inbox=[owner.mail("one")])
+    (first,) = owner.store.inbox(1, 10, T0)
+    owner.commit(consumed=[(1, first.id)])
+    with pytest.raises(OwnershipLost) as caught:
+        owner.commit("r", deferred=[(1, first.id, None, 1)])
+    assert caught.value.partitions == {1}
+    assert owner.store.load(["r"])["r"].record_version == 0
+
+
 def test_a_message_that_somebody_consumed_means_that_the_partition_is_lost(rig: StoreRig, owner: Owner) -> None:
     owner.commit(inbox=[owner.mail("one"), owner.mail("two")])
     first, second = owner.store.inbox(1, 10, T0)

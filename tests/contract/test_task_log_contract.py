@@ -86,7 +86,7 @@ class KafkaRig:
         create_topics(AdminConfig(bootstrap=bootstrap, topics=self.topics), plan(self.topics, ["q"], partitions=1))
         self.results = self.topics.attempt_results
         self.log: TaskLog = KafkaTaskLog(TaskLogConfig(bootstrap=bootstrap, topics=self.topics, protocol=protocol))  # type: ignore[arg-type]
-        self._producer = Producer({"bootstrap.servers": bootstrap})
+        self._producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
 
     def join(self) -> tuple[TaskSource, Owner]:
         source, owner = self.log.source("q"), Owner()

@@ -129,8 +129,9 @@ def of_pods(objects: list[dict[str, Any]], secrets: Mapping[str, Mapping[str, st
     """The containers of rendered objects, by name of the object's part and of the container; ``secrets`` by name and key."""
     found: dict[str, Container] = {}
     for each in objects:
-        if each["kind"] in ("Deployment", "StatefulSet", "Job"):
-            pod = each["spec"]["template"]["spec"]
+        if each["kind"] in ("Deployment", "StatefulSet", "Job", "CronJob"):
+            spec = each["spec"]["jobTemplate"]["spec"] if each["kind"] == "CronJob" else each["spec"]
+            pod = spec["template"]["spec"]
             for container in [*pod.get("initContainers", ()), *pod["containers"]]:
                 part = re.sub(r"^.*ductor-stream-", "", each["metadata"]["name"])
                 name = part if part == container["name"] or "worker" in part else f"{part}-{container['name']}"
@@ -156,7 +157,7 @@ def _of_pod(
     return Container(
         name,
         [*container["command"], *container["args"]],
-        {each["name"]: each["value"] for each in container["env"] if "value" in each},
+        {each["name"]: each.get("value", f"{name}-0") for each in container["env"]},
         container["workingDir"],
         files,
         ports.get("health", 0),

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
+import re
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +18,7 @@ from urllib.parse import urlsplit
 import trustme
 from confluent_kafka.admin import (
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -28,7 +34,10 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     load_pem_private_key,
 )
+from deploy.apps.tokens import LIVES_S, unsigned
 from deploy.tls_front import TlsFront, tls_front
+from http_server import Answer, Asked, HttpServer
+from kafka_tools import kafka_acls
 from support import free_port
 
 from ductor_stream.dev.kafka import EmbeddedKafka
@@ -36,6 +45,20 @@ from ductor_stream.dev.postgres import EmbeddedPostgres
 
 PASSWORD = "letmein"
 ANSWER_WITHIN_S = 20
+
+
+class IdentityServer(HttpServer):
+    """Gives tokens by OIDC's flow for programs: to whoever knows the password, in his name (RFC 6749, 4.4)."""
+
+    def next_answer(self, asked: Asked) -> Answer:
+        """A token, if the login in the header is right."""
+        kind, _, login = asked.headers.get("Authorization", "").partition(" ")
+        name, _, password = base64.b64decode(login).decode().partition(":")
+        if (asked.method, kind, password) != ("POST", "Basic", PASSWORD) or b"client_credentials" not in asked.body:
+            return Answer(401, b'{"error": "invalid_client"}')
+        token, _ = unsigned(name)
+        body = {"access_token": token, "token_type": "Bearer", "expires_in": LIVES_S}
+        return Answer(200, json.dumps(body).encode(), {"Content-Type": "application/json"})
 
 
 @dataclass(frozen=True)
@@ -50,36 +73,48 @@ class Secured:
     ports: dict[str, int]
     superuser: str
     front: TlsFront
+    identities: IdentityServer
 
     @property
     def authority(self) -> str:
         """The file with the certificate that signed all others."""
         return str(self.folder / "ca.pem")
 
+    def paste(self, commands: str) -> None:
+        """Run in a shell what a page has, or what ``ductor-stream acls`` has printed."""
+        kafka_acls(self.folder)
+        admin = self.folder / "admin.properties"
+        admin.write_text("security.protocol=PLAINTEXT\n", "utf-8")
+        environment = os.environ | {
+            "PATH": os.pathsep.join([str(self.folder), str(Path(sys.executable).parent), os.environ["PATH"]]),
+            "BROKER": f"127.0.0.1:{self.ports['admin']}",
+            "ADMIN": str(admin),
+            "OWNER_URL": re.sub(r"//[^@/]*@", f"//shop_owner:{PASSWORD}@", self.superuser),
+        }
+        done = subprocess.run(
+            ["sh", "-eu"], input=commands, env=environment, capture_output=True, text=True, timeout=300, check=False
+        )
+        assert done.returncode == 0 and "Exception" not in done.stderr, done.stdout + done.stderr
+
     def allow(self, principal: str, acls: Sequence[dict[str, str]]) -> None:
         """What ``ductor-stream acls --json`` says, and nothing more."""
-        bindings = [
-            AclBinding(
-                ResourceType[acl["resource"].upper()],
-                acl["name"],
-                ResourcePatternType[acl["pattern"].upper()],
-                principal,
-                "*",
-                AclOperation[acl["operation"].upper()],
-                AclPermissionType.ALLOW,
-            )
-            for acl in acls
-        ]
+        bindings = [AclBinding(*_binding(principal, acl)) for acl in acls]
         for done in self.admin.create_acls(bindings, request_timeout=ANSWER_WITHIN_S).values():
             done.result(ANSWER_WITHIN_S)
 
-    def scram(self, user: str) -> dict[str, str]:
+    def forbid(self, principal: str, acls: Sequence[dict[str, str]]) -> None:
+        """Take these away again."""
+        filters = [AclBindingFilter(*_binding(principal, acl)) for acl in acls]
+        for done in self.admin.delete_acls(filters, request_timeout=ANSWER_WITHIN_S).values():
+            assert done.result(ANSWER_WITHIN_S), "there was none"
+
+    def scram(self, user: str, bits: int = 512) -> dict[str, str]:
         """The environment of a process that is known by SCRAM over TLS; the user is made."""
-        info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+        info = ScramCredentialInfo(ScramMechanism[f"SCRAM_SHA_{bits}"], 4096)
         changes: list[Any] = [UserScramCredentialUpsertion(user, info, PASSWORD.encode(), os.urandom(16))]
         for done in self.admin.alter_user_scram_credentials(changes).values():
             done.result(ANSWER_WITHIN_S)
-        return self._sasl("SCRAM-SHA-512", user)
+        return self._sasl(f"SCRAM-SHA-{bits}", user)
 
     def plain(self) -> dict[str, str]:
         """The same for the one user by PLAIN, ``client``."""
@@ -109,25 +144,34 @@ class Secured:
 
     def oauth(self, name: str) -> dict[str, str]:
         """That of one who brings a token (unsigned: the broker is set to take those)."""
-        return {
-            "DUCTOR_KAFKA_BOOTSTRAP": f"127.0.0.1:{self.ports['oauth']}",
-            "DUCTOR_KAFKA_SECURITY_PROTOCOL": "SASL_SSL",
-            "DUCTOR_KAFKA_SSL_CA_LOCATION": self.authority,
-            "DUCTOR_KAFKA_SASL_MECHANISM": "OAUTHBEARER",
+        return self._bearer() | {
             "DUCTOR_KAFKA_ENABLE_SASL_OAUTHBEARER_UNSECURE_JWT": "true",
             "DUCTOR_KAFKA_SASL_OAUTHBEARER_CONFIG": f"principal={name}",
         }
 
     def token(self, name: str) -> dict[str, str]:
         """That of one whose tokens are brought by a function of his own, ``apps/tokens.py``."""
+        return self._bearer() | {
+            "DUCTOR_KAFKA_OAUTH_CB": "tokens:kafka_token",
+            "DUCTOR_KAFKA_SASL_OAUTHBEARER_CONFIG": name,
+            "TOKENS_TOLD": str(self.folder / "tokens"),
+        }
+
+    def oidc(self, name: str) -> dict[str, str]:
+        """That of one who asks an identity server for his tokens."""
+        return self._bearer() | {
+            "DUCTOR_KAFKA_SASL_OAUTHBEARER_METHOD": "oidc",
+            "DUCTOR_KAFKA_SASL_OAUTHBEARER_CLIENT_ID": name,
+            "DUCTOR_KAFKA_SASL_OAUTHBEARER_CLIENT_SECRET": PASSWORD,
+            "DUCTOR_KAFKA_SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL": f"{self.identities.url}/token",
+        }
+
+    def _bearer(self) -> dict[str, str]:
         return {
             "DUCTOR_KAFKA_BOOTSTRAP": f"127.0.0.1:{self.ports['oauth']}",
             "DUCTOR_KAFKA_SECURITY_PROTOCOL": "SASL_SSL",
             "DUCTOR_KAFKA_SSL_CA_LOCATION": self.authority,
             "DUCTOR_KAFKA_SASL_MECHANISM": "OAUTHBEARER",
-            "DUCTOR_KAFKA_OAUTH_CB": "tokens:kafka_token",
-            "DUCTOR_KAFKA_SASL_OAUTHBEARER_CONFIG": name,
-            "TOKENS_TOLD": str(self.folder / "tokens"),
         }
 
     def postgres(self, role: str) -> dict[str, str]:
@@ -141,6 +185,18 @@ class Secured:
         }
 
 
+def _binding(principal: str, acl: dict[str, str]) -> tuple[Any, ...]:
+    return (
+        ResourceType[acl["resource"].upper()],
+        acl["name"],
+        ResourcePatternType[acl["pattern"].upper()],
+        principal,
+        "*",
+        AclOperation[acl["operation"].upper()],
+        AclPermissionType.ALLOW,
+    )
+
+
 @contextmanager
 def secured(folder: Path) -> Iterator[Secured]:
     """Both, for as long as the block lasts."""
@@ -148,16 +204,17 @@ def secured(folder: Path) -> Iterator[Secured]:
     ports = {name: free_port() for name in ("admin", "sasl", "mtls", "oauth", "controller")}
     kafka = EmbeddedKafka(folder / "kafka", port=ports["admin"], extra=_broker(folder, ports))
     postgres = EmbeddedPostgres(folder / "postgres")
+    identities = IdentityServer()
     try:
         kafka.start()
         postgres.start()
         place = urlsplit(postgres.url)
         assert place.hostname and place.port
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": 2})
         with tls_front((place.hostname, place.port), folder / "postgres.pem") as front:
-            yield Secured(
-                folder, AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": 2}), ports, postgres.url, front
-            )
+            yield Secured(folder, admin, ports, postgres.url, front, identities)
     finally:
+        identities.close()
         postgres.stop()
         kafka.stop()
 
@@ -190,9 +247,10 @@ def _broker(folder: Path, ports: dict[str, int]) -> dict[str, str]:
         "controller.quorum.voters": f"1@127.0.0.1:{ports['controller']}",
         "listener.security.protocol.map": "SASL:SASL_SSL,MTLS:SSL,OAUTH:SASL_SSL,ADMIN:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "inter.broker.listener.name": "ADMIN",
-        "sasl.enabled.mechanisms": "SCRAM-SHA-512,PLAIN,OAUTHBEARER",
-        "listener.name.sasl.sasl.enabled.mechanisms": "SCRAM-SHA-512,PLAIN",
+        "sasl.enabled.mechanisms": "SCRAM-SHA-512,SCRAM-SHA-256,PLAIN,OAUTHBEARER",
+        "listener.name.sasl.sasl.enabled.mechanisms": "SCRAM-SHA-512,SCRAM-SHA-256,PLAIN",
         "listener.name.sasl.scram-sha-512.sasl.jaas.config": f"{module}.scram.ScramLoginModule required;",
+        "listener.name.sasl.scram-sha-256.sasl.jaas.config": f"{module}.scram.ScramLoginModule required;",
         "listener.name.sasl.plain.sasl.jaas.config": f'{module}.plain.PlainLoginModule required user_client="{PASSWORD}";',
         "listener.name.oauth.sasl.enabled.mechanisms": "OAUTHBEARER",
         "listener.name.oauth.oauthbearer.sasl.jaas.config": f"{module}.oauthbearer.OAuthBearerLoginModule required;",

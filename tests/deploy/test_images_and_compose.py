@@ -27,6 +27,24 @@ def test_the_compose_file_is_valid() -> None:
     checked("docker-compose", "config", "--quiet")
 
 
+def test_prometheus_looks_at_the_services_that_there_are_and_finds_its_files() -> None:
+    services = composed()
+    settings = yaml.safe_load((ROOT / "deploy" / "prometheus.yml").read_text("utf-8"))
+    looked_at = {
+        (name, place["port"])
+        for job in settings["scrape_configs"]
+        for place in job["dns_sd_configs"]
+        for name in place["names"]
+    }
+    ours = [name for name, service in services.items() if "build" in service and "healthcheck" in service]
+    assert looked_at == {(name, dockerfile()["EXPOSE"]) for name in ours if services[name].get("healthcheck")}
+    mounted = {Path(each["target"]): Path(each["source"]) for each in services["prometheus"]["volumes"]}
+    folder = Path("/etc/prometheus")
+    assert mounted[folder / "prometheus.yml"] == ROOT / "deploy" / "prometheus.yml"
+    for rules in settings["rule_files"]:
+        assert mounted[folder / rules].is_file()
+
+
 def test_a_misspelt_compose_file_is_refused(tmp_path: Path) -> None:
     document = yaml.safe_load((ROOT / "docker-compose.yml").read_text("utf-8"))
     document["services"]["kafka"]["imagee"] = "kafka"
@@ -80,8 +98,8 @@ def test_what_the_image_is_built_of_is_enough_for_a_wheel(tmp_path: Path) -> Non
         assert path.relative_to(ROOT).as_posix() in names
     for path in (ROOT / "schemas").glob("*.avsc"):
         assert f"ductor_stream/protocol/schemas/{path.name}" in names
-    for path in (ROOT / "docs" / "errors").glob("*.md"):
-        assert f"ductor_stream/cli/errors/{path.name}" in names
+    for path in (ROOT / "docs" / "errors").rglob("*.md"):
+        assert f"ductor_stream/cli/errors/{path.relative_to(ROOT / 'docs' / 'errors').as_posix()}" in names
     assert "ductor_stream/py.typed" in names
 
 

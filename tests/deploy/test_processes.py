@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer
 from confluent_kafka.admin import AdminClient
@@ -67,8 +70,18 @@ def through(container: Container, namespace: str, run_id: str) -> bool:
     return True
 
 
-def walk(containers: dict[str, Container], first: list[str], folder: Path, bootstrap: str, namespace: str) -> None:
-    """Jobs, then processes until they are ready, then an order, then an end in good order."""
+def walk(
+    containers: dict[str, Container],
+    first: list[str],
+    folder: Path,
+    bootstrap: str,
+    namespace: str,
+    reader: Container | None = None,
+) -> None:
+    """Jobs, then processes until they are ready, then an order, then an end in good order.
+
+    ``reader`` may look at runs; a coordinator whose role owns the tables may, too.
+    """
     for name in first:
         for _ in range(2):  # a job may be run again: at an upgrade it is
             done = containers[name].finished()
@@ -81,8 +94,8 @@ def walk(containers: dict[str, Container], first: list[str], folder: Path, boots
             if each.container.healthcheck:
                 until(each.container.healthy, within_ms=RUNNING_WITHIN_MS, what="the health check")
         run_id = started(bootstrap, namespace)
-        coordinator = containers["coordinator"]
-        until(lambda: through(coordinator, namespace, run_id), within_ms=RUNNING_WITHIN_MS, what="the order")
+        asked = reader or containers["coordinator"]
+        until(lambda: through(asked, namespace, run_id), within_ms=RUNNING_WITHIN_MS, what="the order")
         status, metrics = processes["coordinator"].get("/metrics")
         assert status == 200 and f'ductor_runs_closed_total{{app="{namespace}",outcome="completed"}} 1.0' in metrics
         for name, each in processes.items():
@@ -118,6 +131,51 @@ def test_what_the_chart_renders_runs(kafka: KafkaServer, database_url: str, tmp_
     triggers = named(objects, "ScaledObject", "-worker-some")["spec"]["triggers"]
     for trigger in (each["metadata"] for each in triggers):
         assert read_so_far(kafka.bootstrap, trigger["consumerGroup"], trigger["topic"]) > 0, trigger
+
+
+def test_every_job_of_the_chart_runs_with_the_role_that_is_meant_for_it(
+    kafka: KafkaServer, database_url: str, tmp_path: Path
+) -> None:
+    """Pods with names of their own; rights after each migration; the purge of every night."""
+    namespace = fresh_name("jobs")
+    role = {kind: fresh_name(kind).replace("-", "_") for kind in ("coordinator", "reader", "purger")}
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        for name in role.values():
+            connection.execute(f"create role {name} login password 'secret'".encode())
+    as_role = {kind: re.sub(r"//[^@]*@", f"//{name}:secret@", database_url) for kind, name in role.items()}
+    values: dict[str, Any] = {
+        **SMALLEST,
+        "namespace": namespace,
+        "coordinator": {
+            "stableNames": True,
+            "secrets": {"DUCTOR_DATABASE_URL": {"secret": "coordinator", "key": "url"}},
+        },
+        "workers": {"some": {"queues": ["default", "payments", "warehouse"], "stableNames": True}},
+        "topics": {"partitions": 3},
+        "migrate": {
+            "post": True,
+            "grants": role,
+            "secrets": {"DUCTOR_DATABASE_URL": {"secret": "owner", "key": "url"}},
+        },
+        "purge": {"enabled": True, "secrets": {"DUCTOR_DATABASE_URL": {"secret": "purger", "key": "url"}}},
+    }
+    secrets = {"owner": {"url": database_url}, **{kind: {"url": url} for kind, url in as_role.items()}}
+    found = of_pods(rendered(values, tmp_path), secrets) | {
+        name: each
+        for name, each in of_pods(rendered(values, tmp_path, "--is-upgrade"), secrets).items()
+        if "post" in name
+    }
+    hosts = {"kafka:9092": kafka.bootstrap}
+    here = {name: each.on_this_machine(tmp_path, hosts, ORDERS) for name, each in found.items()}
+    coordinator = here["coordinator"]
+    reader = replace(coordinator, environment={"DUCTOR_DATABASE_URL": as_role["reader"]})
+    walk(here, ["migrate", "migrate-grants", "topics"], tmp_path, kafka.bootstrap, namespace, reader)
+    for name in ("migrate-post-migrate", "migrate-post-grants", "purge"):
+        done = here[name].finished()
+        assert done.returncode == 0, f"{name}: {done.stderr}"
+    assert json.loads(here["purge"].finished().stdout)["runs"] == 0, "the order ended just now"
+    denied = replace(here["purge"], environment=coordinator.environment).finished()
+    assert denied.returncode != 0 and "grants" in denied.stderr, "it has rights that nobody printed"
 
 
 def test_what_the_compose_file_describes_runs(kafka: KafkaServer, database_url: str, tmp_path: Path) -> None:

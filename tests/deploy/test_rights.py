@@ -22,7 +22,6 @@ from ductor_stream.store.queries import schema_sql
 TOPICS = Topics("shop")
 FILES = {
     "commit.sql": "coordinator",
-    "commit_one.sql": "coordinator",
     "partition.sql": "coordinator",
     "run.sql": "coordinator",
     "fold.sql": "coordinator",
@@ -91,6 +90,16 @@ def test_names_of_roles_and_schemas_are_quoted() -> None:
     )
 
 
+def test_a_role_that_is_two_of_them_may_what_both_may() -> None:
+    """It is granted once: what is revoked for the second kind was granted for the first."""
+    found = statements({"coordinator": "app", "purger": "app", "reader": "eyes"})
+    rights = next(each for each in found if "eec_workflow_run" in each and each.endswith('to "app"'))
+    assert {"select", "insert", "update", "delete"} <= set(re.findall(r"\w+", rights))
+    assert len([each for each in found if each.startswith("revoke") and '"eec_workflow_run" from "app"' in each]) == 1
+    separate = statements({"coordinator": "app"}) + statements({"reader": "eyes"})
+    assert statements({"coordinator": "app", "reader": "eyes"}) == separate
+
+
 def test_grants_print_sql_for_the_roles_that_are_named() -> None:
     said = CliRunner().invoke(grants, ["--reader", "eyes"]).output
     assert said.rstrip().endswith("commit;") and '"eyes"' in said and "ductor_coordinator" not in said
@@ -113,6 +122,50 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     (tmp_path / "rights_shop.py").write_text(APP, "utf-8")
     return "rights_shop:app"
+
+
+INBOUND = "attempt-results run-events wakeups"
+TASKS = "tasks.payments tasks.shipping"
+ALL_TOPICS = f"attempt-control dead-letters {INBOUND} run-lifecycle {TASKS}"
+COORDINATOR = {
+    "read topic": INBOUND,
+    "write topic": f"attempt-control dead-letters run-lifecycle {TASKS} wakeups",
+    "read group": "coordinator",
+    "describe group": "worker.payments worker.shipping",
+}
+WORKER = {
+    "read topic": f"attempt-control {TASKS}",
+    "write topic": "attempt-results dead-letters",
+    "read group": "worker.payments worker.shipping",
+    "describe group": "attempt-control.reader",
+}
+ALLOWED: dict[str, dict[str, str]] = {
+    "topics": {"create topic": ALL_TOPICS, "describe topic": ALL_TOPICS},
+    "coordinator": COORDINATOR,
+    "worker": WORKER,
+    "serve": {right: f"{COORDINATOR[right]} {WORKER[right]}" for right in COORDINATOR},
+    "client": {"read topic": "run-lifecycle", "write topic": "run-events", "describe group": "ductor-client"},
+    "dead-letters": {
+        "read topic": "dead-letters",
+        "write topic": f"{INBOUND} {TASKS}",
+        "describe group": "ductor-client ductor-letters-*",
+    },
+    "purge": {
+        "describe topic": f"dead-letters {INBOUND} {TASKS}",
+        "describe_configs topic": f"dead-letters {INBOUND} {TASKS}",
+    },
+}
+"""All that each kind of process may, of the app above; a right more or less is a decision (docs/security.md)."""
+
+
+@pytest.mark.parametrize("process", PROCESSES)
+def test_each_process_is_allowed_exactly_this(app: str, process: str) -> None:
+    [printed] = json.loads(CliRunner().invoke(acls, [app, "--process", process, "--json"]).output)
+    found = defaultdict(set)
+    for acl in printed["acls"]:
+        name = acl["name"].removeprefix("ductor.shop.") + ("*" if acl["pattern"] == "prefixed" else "")
+        found[f"{acl['operation']} {acl['resource']}"].add(name)
+    assert found == {right: set(names.split()) for right, names in ALLOWED[process].items()}
 
 
 def test_acls_are_commands_that_can_be_pasted(app: str) -> None:
@@ -150,3 +203,9 @@ def test_a_worker_cannot_start_runs_and_a_client_cannot_answer_for_steps() -> No
     assert TOPICS.run_events not in written["worker"] | written["coordinator"]
     assert written["client"] == {TOPICS.run_events}
     assert TOPICS.attempt_results not in written["coordinator"]
+
+
+def test_letters_are_sent_again_to_every_topic_that_they_come_from() -> None:
+    """A worker's letters come from task topics."""
+    written = {acl.name for acl in acls_for("dead-letters", TOPICS, ["payments"]) if acl.operation == "write"}
+    assert written == {*TOPICS.inbound_names, TOPICS.tasks("payments")}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,6 +20,7 @@ import pytest
 import trustme
 from confluent_kafka import Producer
 from deploy.secured import PASSWORD, Secured, secured
+from pages import blocks
 from support import free_port, until
 
 from ductor_stream.config import load
@@ -26,18 +29,44 @@ from ductor_stream.kafka.options import client_options
 
 APPS = Path(__file__).parent / "apps"
 APP = "guarded:app"
+PAGE = "docs/security.md"
 WITHIN_MS = 120_000
+SECRETS = (PASSWORD, base64.b64encode(b'{"alg"').decode(), "PRIVATE KEY")
+"""All tokens begin like the second, those that the driver makes too."""
+
 ROLES = {"owner": "shop_owner", "coordinator": "shop_coordinator", "reader": "shop_reader", "purger": "shop_purger"}
 
 
 def ductor(environment: Mapping[str, str], *arguments: str) -> Any:
     """Run a command that must succeed, and give what it says."""
+    return json.loads(said(environment, *arguments, "--json"))
+
+
+def said(environment: Mapping[str, str], *arguments: str) -> str:
+    """The same as people see it."""
+    done = tried(environment, *arguments)
+    assert done.returncode == 0, f"{arguments}: {done.stderr}"
+    return done.stdout
+
+
+def tried(environment: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command, however it ends."""
+    return python(environment, "-m", "ductor_stream.cli.main", *arguments)
+
+
+def python(environment: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A program of Python, however it ends; it says nothing that is secret."""
     done = subprocess.run(
-        [sys.executable, "-m", "ductor_stream.cli.main", *arguments, "--json"],
+        [sys.executable, *arguments],
         cwd=APPS, env=_inherited() | environment, capture_output=True, text=True, timeout=90, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, f"{arguments}: {done.stderr}"
-    return json.loads(done.stdout)
+    assert secrets_in(done.stdout + done.stderr) == []
+    return done
+
+
+def secrets_in(text: str) -> list[str]:
+    """What may be in no log at any level: passwords (the client's secret is one), tokens, keys. The lines with one."""
+    return [line for line in text.splitlines() if any(secret in line for secret in SECRETS)]
 
 
 def _inherited() -> dict[str, str]:
@@ -48,15 +77,15 @@ def _inherited() -> dict[str, str]:
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     """Both servers, with users, ACLs, roles, tables, rights and topics made as docs/security.md says."""
     with secured(tmp_path_factory.mktemp("secured")) as made:
-        for printed in ductor({}, "acls", APP, "--principal", "User:{process}"):
-            made.allow(printed["principal"], printed["acls"])
+        made.paste(said({}, "acls", APP, "--principal", "User:{process}"))
+        [roles] = blocks(PAGE, "sql")
+        [tables] = [block for block in blocks(PAGE) if "migrate" in block]
         with psycopg.connect(made.superuser, autocommit=True) as connection:
+            connection.execute(f"{roles} create role {ROLES['purger']} login".encode())
             for role in ROLES.values():
-                connection.execute(f"create role {role} login password '{PASSWORD}'".encode())
-            connection.execute(f"grant create on schema public to {ROLES['owner']}".encode())
-        ductor(made.postgres(ROLES["owner"]), "migrate")
-        named = [word for kind in ("coordinator", "reader", "purger") for word in (f"--{kind}", ROLES[kind])]
-        ductor(made.postgres(ROLES["owner"]), "grants", "--apply", *named)
+                connection.execute(f"alter role {role} password '{PASSWORD}'".encode())
+        made.paste(tables)
+        ductor(made.postgres(ROLES["owner"]), "grants", "--apply", "--purger", ROLES["purger"])
         # Rights take effect in the broker a moment after it has answered.
         until(lambda: ductor(made.scram("topics"), "topics", "create", APP), within_ms=WITHIN_MS)
         yield made
@@ -69,7 +98,9 @@ class Process:
         self.role, self.log, self.port = role, folder / f"{role}.log", free_port()
         self._url = f"http://127.0.0.1:{self.port}"
         command = [sys.executable, "-m", "ductor_stream.cli.main", role, APP, "--health-port", str(self.port)]
-        spec = ServerSpec(role, command, APPS, self.log, signal.SIGTERM, environment=_inherited() | environment)
+        talkative = {"DUCTOR_LOG_LEVEL": "debug"}  # a secret in a log is one at any level
+        given = _inherited() | talkative | environment
+        spec = ServerSpec(role, command, APPS, self.log, signal.SIGTERM, environment=given)
         self.process: ServerProcess = launch(spec)
 
     def ready(self) -> bool:
@@ -81,15 +112,33 @@ class Process:
             raise AssertionError(f"{error}: {self.log.read_text('utf-8')[-1000:]}") from error
         return True
 
+    def reasons(self) -> list[str]:
+        """Why it is not ready."""
+        try:
+            urllib.request.urlopen(f"{self._url}/readyz", timeout=5).close()
+        except urllib.error.HTTPError as error:
+            told: list[str] = json.loads(error.read())["reasons"]
+            return told
+        return []
+
     def metrics(self) -> str:
         """What it counts."""
         with urllib.request.urlopen(f"{self._url}/metrics", timeout=5) as answer:
             text: str = answer.read().decode()
         return text
 
+    def pause(self) -> None:
+        """SIGSTOP: its partitions go elsewhere."""
+        os.kill(self.process.pid, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """SIGCONT."""
+        os.kill(self.process.pid, signal.SIGCONT)
+
     def end(self) -> int | None:
-        """SIGTERM; the exit status."""
+        """SIGTERM; the exit status. It has logged nothing that is secret."""
         self.process.end(signal.SIGTERM, 60)
+        assert secrets_in(self.log.read_text("utf-8")) == []
         return self.process.exit_status
 
 
@@ -133,10 +182,7 @@ def test_a_run_completes_with_the_rights_that_are_printed(servers: Secured, flee
         "with d.SyncClient(guarded.app) as client:\n"
         "    print(client.start(guarded.order, False, run_id='order-1').result(timeout=60))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=APPS, env=_inherited() | servers.plain(), capture_output=True, text=True,
-        timeout=90, check=False,
-    )  # fmt: skip
+    done = python(servers.plain(), "-c", program)
     assert (done.returncode, done.stdout) == (0, "5\n"), done.stderr
     assert "not authorized" not in done.stderr.lower() and "authorization" not in done.stderr.lower()
 
@@ -164,10 +210,56 @@ def test_a_worker_and_a_client_whose_tokens_a_function_brings(
     assert "authoriz" not in worker.log.read_text("utf-8").lower()
 
 
+def test_serve_needs_no_more_than_is_printed(servers: Secured, fleet: dict[str, Process], tmp_path: Path) -> None:
+    """Coordinator and worker in one process, under a name of its own."""
+    [printed] = ductor({}, "acls", APP, "--process", "serve", "--principal", "User:token-serve")
+    servers.allow(printed["principal"], printed["acls"])
+    serve = Process("serve", servers.token("token-serve") | servers.postgres(ROLES["coordinator"]), tmp_path)
+    try:
+        until(serve.ready, within_ms=WITHIN_MS, what="serve")
+        for each in fleet.values():
+            each.pause()
+        named = ("--namespace", "guarded")
+        [client] = ductor({}, "acls", APP, "--process", "client", "--principal", "User:by-token")
+        servers.allow(client["principal"], client["acls"])
+        by_token = servers.oauth("by-token")
+        until(lambda: ductor(by_token, "start", "order", "served", "--input", "false", *named), within_ms=WITHIN_MS)
+        ductor(by_token, "signal", "served", "paid", "--json-payload", "9", *named)
+        until(lambda: status(servers, "served", "completed"), within_ms=WITHIN_MS)
+    finally:
+        for each in fleet.values():
+            each.go_on()
+        assert serve.end() == 0
+    assert "authoriz" not in serve.log.read_text("utf-8").lower()
+
+
+def test_a_worker_and_a_client_whose_tokens_an_identity_server_gives(
+    servers: Secured, fleet: dict[str, Process], tmp_path: Path
+) -> None:
+    """The driver asks by OIDC itself, as the table of docs/security.md has it."""
+    for process in ("worker", "client"):
+        [printed] = ductor({}, "acls", APP, "--process", process, "--principal", f"User:oidc-{process}")
+        servers.allow(printed["principal"], printed["acls"])
+    worker = Process("worker", servers.oidc("oidc-worker"), tmp_path)
+    try:
+        until(worker.ready, within_ms=WITHIN_MS, what="the worker")
+        client, named = servers.oidc("oidc-client"), ("--namespace", "guarded")
+        until(lambda: ductor(client, "start", "order", "by-oidc", "--input", "false", *named), within_ms=WITHIN_MS)
+        ductor(client, "signal", "by-oidc", "paid", "--json-payload", "8", *named)
+        until(lambda: status(servers, "by-oidc", "completed"), within_ms=WITHIN_MS)
+        asked = len(servers.identities.asked)
+        until(lambda: len(servers.identities.asked) > asked, within_ms=WITHIN_MS, what="the next token")
+        until(worker.ready, within_ms=WITHIN_MS, what="the worker, by its next token")
+    finally:
+        worker.end()
+    told = worker.log.read_text("utf-8")
+    assert "authoriz" not in told.lower()
+    logins = {each.headers["Authorization"].removeprefix("Basic ") for each in servers.identities.asked}
+    assert len(logins) == 2 and not [login for login in logins if login in told]
+
+
 def test_a_function_that_brings_no_token_is_told(servers: Secured) -> None:
-    environment = _inherited() | servers.token("broken")
-    command = [sys.executable, "-m", "ductor_stream.cli.main", "start", "order", "x", "--namespace", "guarded"]
-    done = subprocess.run(command, cwd=APPS, env=environment, capture_output=True, text=True, timeout=90, check=False)
+    done = tried(servers.token("broken"), "start", "order", "x", "--namespace", "guarded")
     assert (
         done.returncode == 5 and "no token for Kafka: tokens:kafka_token raised RuntimeError: the token" in done.stderr
     )
@@ -175,19 +267,73 @@ def test_a_function_that_brings_no_token_is_told(servers: Secured) -> None:
 
 
 def test_who_may_purge_needs_no_more_than_is_printed(servers: Secured) -> None:
-    environment = servers.scram("purge") | servers.postgres(ROLES["purger"])
+    environment = servers.scram("purge", 256) | servers.postgres(ROLES["purger"])
     named = ("--namespace", "guarded")
     until(lambda: ductor(environment, "purge", "--closed-before", "30d", *named)["runs"] == 0, within_ms=WITHIN_MS)
 
 
+ORDER = ("order", "nobody", "--namespace", "guarded")
+
+
+@pytest.mark.parametrize(
+    ("who", "role", "command", "says"),
+    [
+        ("purge", "reader", ("start", *ORDER, "--input", "false"), "Kafka does not let us write to"),
+        ("purge", "reader", ("signal", "nobody", "paid", *ORDER[2:]), "Kafka does not let us write to"),
+        ("nobody", "reader", ("start", *ORDER, "--input", "false"), "run-events: Broker: Topic authorization failed"),
+        ("worker", "coordinator", ("coordinator", APP), "topic ductor.guarded.run-events: Topic authorization failed"),
+        ("client", "coordinator", ("dead-letters", "list", *ORDER[2:]), "Topic authorization failed"),
+        ("client", "coordinator", ("topics", "check", APP), "tasks.stock: Topic authorization failed"),
+        ("client", "coordinator", ("start", *ORDER, "--input", "false"), "permission denied for"),
+    ],
+)
+def test_a_right_that_is_missing_is_told_in_a_line_with_the_remedy(
+    servers: Secured, who: str, role: str, command: tuple[str, ...], says: str
+) -> None:
+    done = tried(servers.scram(who) | servers.postgres(ROLES[role]), *command)
+    told = done.stderr + done.stdout
+    assert done.returncode in (4, 5) and says in told, told
+    assert "`ductor-stream acls" in told or "`ductor-stream grants` prints the rights" in told
+    assert "Traceback" not in told and "topics create" not in told
+
+
+def test_a_worker_that_may_not_read_its_tasks_says_what_to_do(servers: Secured, tmp_path: Path) -> None:
+    worker = Process("worker", servers.scram("client"), tmp_path)
+    try:
+        lines = ("tasks.stock: Broker: Topic authorization failed", "(`ductor-stream acls` prints the rights)")
+        until(lambda: all(line in worker.log.read_text("utf-8") for line in lines), within_ms=WITHIN_MS)
+    finally:
+        worker.end()
+
+
+def test_a_right_that_is_taken_from_a_running_coordinator_is_named(servers: Secured, tmp_path: Path) -> None:
+    """It is not said that the topic is missing, which would send people to create what is there."""
+    apart = {"DUCTOR_NAMESPACE": "watched"}
+    ductor({"DUCTOR_KAFKA_BOOTSTRAP": f"127.0.0.1:{servers.ports['admin']}"} | apart, "topics", "create", APP)
+    [printed] = ductor(apart, "acls", APP, "--process", "coordinator", "--principal", "User:watched")
+    servers.allow(printed["principal"], printed["acls"])
+    # To read and to write it: each of them implies DESCRIBE.
+    taken = [acl for acl in printed["acls"] if acl["name"] == "ductor.watched.wakeups"]
+    environment = servers.scram("watched") | servers.postgres(ROLES["coordinator"]) | apart
+    coordinator = Process("coordinator", environment, tmp_path)
+    named = "topic ductor.watched.wakeups: Topic authorization failed, DESCRIBE on it is not granted"
+    try:
+        until(coordinator.ready, within_ms=WITHIN_MS, what="the coordinator")
+        servers.forbid(printed["principal"], taken)
+        until(lambda: any(named in why for why in coordinator.reasons()), within_ms=WITHIN_MS, what=named)
+        assert not [why for why in coordinator.reasons() if "is missing" in why]
+        until(lambda: named in coordinator.log.read_text("utf-8"), within_ms=WITHIN_MS, what="the same in the log")
+        servers.allow(printed["principal"], taken)
+        until(coordinator.ready, within_ms=WITHIN_MS, what="the coordinator, that may again")
+    finally:
+        coordinator.end()
+
+
 def test_doctor_names_the_rights_that_are_missing(servers: Secured) -> None:
-    command = [sys.executable, "-m", "ductor_stream.cli.main", "doctor", APP, "--json"]
-    environment = _inherited() | servers.mutual("worker") | servers.postgres(ROLES["reader"])
+    environment = servers.mutual("worker") | servers.postgres(ROLES["reader"])
 
     def told() -> dict[str, str]:
-        done = subprocess.run(
-            command, cwd=APPS, env=environment, capture_output=True, text=True, timeout=90, check=False
-        )
+        done = tried(environment, "doctor", APP, "--json")
         assert done.returncode == 1, done.stdout  # 5 while the broker has not answered for all of it yet
         return {each["check"]: each["text"] for each in json.loads(done.stdout)["checks"] if each["level"] == "wrong"}
 
@@ -233,6 +379,7 @@ def test_nobody_was_refused_anything_it_needs(servers: Secured, fleet: dict[str,
     for each in fleet.values():
         told = each.log.read_text("utf-8").lower()
         assert "authoriz" not in told and "permission denied" not in told, told[-3000:]
+        assert secrets_in(each.log.read_text("utf-8")) == []
     assert not re.search(r"^ductor_undeliverable_total", fleet["coordinator"].metrics(), re.MULTILINE)
 
 
@@ -295,8 +442,7 @@ def test_a_wrong_certificate_is_refused_in_one_line(servers: Secured, tmp_path: 
     """A server whose certificate nobody we trust has signed is not talked to."""
     other = tmp_path / "other.pem"
     trustme.CA().cert_pem.write_to_path(other)
-    environment = _inherited() | servers.postgres(ROLES["reader"]) | {"DUCTOR_DATABASE_SSLROOTCERT": str(other)}
-    command = [sys.executable, "-m", "ductor_stream.cli.main", "runs", "list", "--namespace", "guarded"]
-    done = subprocess.run(command, cwd=APPS, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    environment = servers.postgres(ROLES["reader"]) | {"DUCTOR_DATABASE_SSLROOTCERT": str(other)}
+    done = tried(environment, "runs", "list", "--namespace", "guarded")
     assert done.returncode == 5 and "certificate verify failed" in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 2 and PASSWORD not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 2

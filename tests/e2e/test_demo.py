@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from pathlib import Path
 
@@ -21,16 +22,21 @@ def test_the_demo_completes_every_order_and_says_so(tmp_path: Path) -> None:
     assert outcome["checks"]["no run lost"] is True
     assert outcome["checks"]["no run advanced twice"] is True
     assert outcome["steps"] > 4 * ORDERS
+    assert outcome["records_redriven"] > 0, "the coordinator that was killed left its last batch unconfirmed"
+    assert 0 < outcome["latency_p50_s"] <= outcome["latency_p99_s"] < outcome["seconds"]
     assert "kill -9 of coordinator 1" in folder.errors("demo")
+    stamps = re.findall(r"^ *([0-9.]+) s  ", folder.errors("demo"), re.MULTILINE)
+    assert outcome["seconds"] >= float(stamps[-1]) > 0, "the start of the servers is in it"
 
 
 def test_two_at_once_and_one_after_them_do_real_work(tmp_path: Path) -> None:
     """In one folder: each has ids and a namespace of its own, on whichever servers it has."""
     folders = [Folder(tmp_path), Folder(tmp_path)]
     processes = [folder.start("demo", "--orders", "20", "--json", name=f"demo-{n}") for n, folder in enumerate(folders)]
-    assert [process.wait(300) for process in processes] == [0, 0]
+    for n, (folder, process) in enumerate(zip(folders, processes, strict=True)):
+        assert process.wait(300) == 0, folder.errors(f"demo-{n}") + folder.output(f"demo-{n}")
     after = Folder(tmp_path)
-    assert after.start("demo", "--orders", "20", "--json", name="demo-2").wait(240) == 0
+    assert after.start("demo", "--orders", "20", "--json", name="demo-2").wait(240) == 0, after.output("demo-2")
     outcomes = [json.loads(after.output(f"demo-{n}")) for n in range(3)]
     assert [outcome["runs_completed"] for outcome in outcomes] == [20, 20, 20]
     assert len({outcome["namespace"] for outcome in outcomes}) == 3

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
 from e2e.commands import COMMAND, Folder, alive, clean_environment, descendants
-from support import until
+from pages import blocks
+from support import free_port, fresh_name, until
 
+from ductor_stream.kafka.topics import AdminConfig, delete_topics, plan
+from ductor_stream.protocol.topics import Topics
 from ductor_stream.testing import replay_history
 
-README = Path(__file__).resolve().parents[2] / "README.md"
+if TYPE_CHECKING:
+    from servers import KafkaServer
+
 
 SHOP = """
 from pathlib import Path
@@ -107,6 +113,37 @@ def test_what_cannot_be_done_has_its_exit_code(shop: tuple[Folder, dict[str, str
     assert (unknown.returncode, "did you mean 'fulfil'?" in unknown.stderr) == (3, True)
 
 
+@pytest.mark.parametrize(("command", "status"), [("cancel", "cancelled"), ("terminate", "terminated")])
+def test_a_run_is_ended(shop: tuple[Folder, dict[str, str]], command: str, status: str) -> None:
+    folder, _ = shop
+    run_id = f"order-{command}"
+    folder.ok("start", "fulfil", run_id, "--input", '"x"')
+    until(lambda: folder.run("runs", "show", run_id).returncode == 0)
+    told = folder.run(command, run_id, "--reason", "no longer wanted")
+    assert told.returncode == 0, told.stderr
+    assert folder.run("runs", "watch", run_id).returncode == 1
+    assert folder.json("runs", "show", run_id)["status"] == status
+
+
+def test_kafka_away_is_exit_status_5(tmp_path: Path) -> None:
+    """Of every command that needs it, with what to look at; all at once, since each waits for ten seconds."""
+    folder, nowhere = Folder(tmp_path), f"127.0.0.1:{free_port()}"
+    commands = {
+        "start": ["start", "fulfil", "order-1"],
+        "signal": ["signal", "order-1", "approved"],
+        "cancel": ["cancel", "order-1"],
+        "list": ["dead-letters", "list"],
+        "replay": ["dead-letters", "replay", "0:1"],
+    }
+    for name, arguments in commands.items():
+        commands[name] = [*arguments, "--namespace", "shop", "--kafka", nowhere]
+    processes = {name: folder.start(*arguments, name=name) for name, arguments in commands.items()}
+    assert {name: process.wait(60) for name, process in processes.items()} == dict.fromkeys(commands, 5)
+    for name in commands:
+        assert "Kafka does not answer" in folder.errors(name) and "DUCTOR_KAFKA_BOOTSTRAP" in folder.errors(name)
+        assert "Traceback" not in folder.errors(name)
+
+
 def test_pause_and_resume(shop: tuple[Folder, dict[str, str]]) -> None:
     folder, _ = shop
     folder.ok("start", "fulfil", "order-p", "--input", '"order-p"')
@@ -143,6 +180,11 @@ def test_retry_and_reset(shop: tuple[Folder, dict[str, str]]) -> None:
     assert (refused.returncode, "it has 1 (pay)" in refused.stderr) == (4, True)
     folder.ok("reset", "bill-1", "--to-node", failed["nodes"][0]["node_id"])
     assert until(lambda: result(3)) == "paid bill-1"
+    assert folder.run("reset", "bill-1").returncode == 2
+    refused = folder.run("reset", "bill-1", "--to-transition", "99")
+    assert (refused.returncode, "has no transition 99 to go back to" in refused.stderr) == (4, True)
+    folder.ok("reset", "bill-1", "--to-transition", "1")
+    assert until(lambda: result(4)) == "paid bill-1"
 
 
 def test_a_history_is_exported_for_replay(shop: tuple[Folder, dict[str, str]]) -> None:
@@ -163,7 +205,11 @@ def test_dead_letters_are_listed_and_sent_again(shop: tuple[Folder, dict[str, st
     letters = until(lambda: folder.json("dead-letters", "list"))
     assert (letters[0]["reason"], letters[0]["key"]) == ("undecodable", "order-r")
     assert letters[0]["value"].startswith("base64:")
-    assert folder.json("dead-letters", "replay", letters[0]["id"]) == {"sent": [letters[0]["id"]], "skipped": []}
+    assert folder.json("dead-letters", "replay", letters[0]["id"]) == {
+        "sent": [letters[0]["id"]],
+        "skipped": [],
+        "failed": [],
+    }
     again = until(lambda: folder.json("dead-letters", "list")[1:])
     assert again[0]["value"] == letters[0]["value"]
     assert folder.run("dead-letters", "replay", "0:999").returncode == 3
@@ -179,10 +225,12 @@ def test_a_second_dev_in_the_same_folder_is_refused(shop: tuple[Folder, dict[str
 
 def test_the_readmes_example_survives_kill_9(tmp_path: Path) -> None:
     """The README's app and commands; everything is killed in the middle of the durable sleep."""
-    blocks = re.findall(r"```(?:python)?\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
     folder = Folder(tmp_path)
-    (tmp_path / "shop.py").write_text(next(block for block in blocks if block.startswith("# shop.py")))
-    assert any("ductor-stream dev shop:app" in block for block in blocks)
+    [program] = blocks("README.md", "python")
+    assert program.count(".sleep(5)") == 1
+    # Longer, so that it still sleeps when a slow machine has looked.
+    (tmp_path / "shop.py").write_text(program.replace(".sleep(5)", ".sleep(20)"))
+    assert any("ductor-stream dev shop:app" in block for block in blocks("README.md"))
     process, _ = folder.dev("shop:app")
     below = descendants(process.pid)
     assert below
@@ -235,6 +283,40 @@ def test_processes_beside_a_dev_find_its_servers(shop: tuple[Folder, dict[str, s
     assert folder.run("deployments", "shop:app").returncode == 0
 
 
+@pytest.mark.parametrize("named", [("kafka", "database"), ("database",), ("kafka",)], ids=" and ".join)
+def test_servers_that_there_are_already(
+    named: tuple[str, ...], kafka: KafkaServer, database_url: str, tmp_path: Path
+) -> None:
+    """`--kafka` and `--database` take what exists instead: tables and topics are made there, and nothing else is started."""
+    folder, namespace = Folder(tmp_path), fresh_name("dev")
+    (tmp_path / "shop.py").write_text(SHOP.replace('App("shop")', f'App("{namespace}")'), encoding="utf-8")
+    topics = Topics(namespace)
+    there = {"kafka": kafka.bootstrap, "database": database_url}
+    try:
+        with folder.running("shop:app", *(word for name in named for word in (f"--{name}", there[name]))) as ready:
+            assert (ready["kafka_bootstrap"] == kafka.bootstrap) is ("kafka" in named)
+            assert (ready["database_url"] == database_url) is ("database" in named)
+            embedded = {name for name in ("kafka", "postgres") if (tmp_path / ".ductor" / name).exists()}
+            assert embedded == {"kafka", "postgres"} - {name.replace("database", "postgres") for name in named}
+            folder.ok("start", "fulfil", "order-1", "--input", '"order-1"')
+            folder.ok("signal", "order-1", "approved", "--json-payload", "true")
+            assert folder.run("runs", "watch", "order-1").returncode == 0
+            with psycopg.connect(ready["database_url"]) as connection:
+                query = "select n.name, r.run_id, r.status from eec_workflow_run r join eec_namespace n using (ns)"
+                assert connection.execute(query).fetchall() == [(namespace, "order-1", "completed")]
+            assert topics.run_events in topic_names(ready["kafka_bootstrap"])
+        assert (topics.run_events in topic_names(kafka.bootstrap)) is ("kafka" in named)
+    finally:
+        if "kafka" in named:
+            admin = AdminConfig(bootstrap=kafka.bootstrap, topics=topics)
+            delete_topics(admin, [each.name for each in plan(topics, ["default"])])
+
+
+def topic_names(bootstrap: str) -> set[str]:
+    """Of all topics that a Kafka has."""
+    return set(AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=10).topics)
+
+
 BUG = """
 from ductor_stream import App, Run
 
@@ -266,6 +348,7 @@ def test_reload_mends_a_suspended_run(tmp_path: Path) -> None:
 
         until(suspended, within_ms=20_000)
         assert "TypeError" in folder.json("runs", "show", "order-1")["waiting_for"]
+        servers = _server_pids(tmp_path)
         shop.write_text(BUG.replace("receipt + 1", "receipt +"), encoding="utf-8")
         until(lambda: "the app has ended; waiting for a change" in folder.errors("dev"), within_ms=30_000)
         in_effect = "shop.py changed: coordinator and worker run the new code"
@@ -274,6 +357,12 @@ def test_reload_mends_a_suspended_run(tmp_path: Path) -> None:
         until(lambda: in_effect in folder.errors("dev").splitlines(), within_ms=30_000)
         assert folder.run("runs", "watch", "order-1").returncode == 0
         assert folder.json("runs", "show", "order-1")["result"] == "receipt for order-1"
+        assert _server_pids(tmp_path) == servers  # what is started anew is the app, not Kafka and Postgres
+
+
+def _server_pids(folder: Path) -> list[str]:
+    files = ("kafka/pid", "postgres/data/postmaster.pid")
+    return [(folder / ".ductor" / file).read_text(encoding="ascii").split()[0] for file in files]
 
 
 MOVED = SHOP.replace(

@@ -1,4 +1,4 @@
-"""Clients that know nothing of this library: any partitioner drives its runs, and so does a worker of one page (proof 6)."""
+"""Clients that know nothing of this library: any partitioner drives its runs, and a worker of one page works for them (R12)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Message, Producer
+from e2e.commands import Folder
+from e2e.shell import KCAT, Shell
 from fleet import Fleet, fleet_of
+from pages import ROOT, blocks
 from rig import Rig, opened
 from support import fresh_name
 
@@ -24,7 +27,6 @@ from ductor_stream.dev.jvm import class_path, java, java_environment
 if TYPE_CHECKING:
     from servers import KafkaServer
 
-ROOT = Path(__file__).resolve().parents[2]
 JAVA = Path(__file__).with_name("java")
 RUNS = 24
 
@@ -131,3 +133,17 @@ def test_events_of_every_client_drive_their_runs(served: Fleet, client: str) -> 
         assert rig.run(run_id)["result"] == [f"receipt of {run_id}", True, name]
     rig.check()
     assert rig.letters() == []
+
+
+@pytest.mark.parametrize("kcat", [KCAT])
+def test_the_line_on_the_page_of_the_wire_starts_a_run(served: Fleet, tmp_path: Path, kcat: str) -> None:
+    """docs/wire.md, as it stands, but for the namespace."""
+    rig, shell = served.rig, Shell(Folder(tmp_path))
+    [line] = [block for block in blocks("docs/wire.md") if block.startswith("echo")]
+    assert line.count("ductor.shop.") == 1
+    shell.environment["BOOTSTRAP"] = rig.bootstrap
+    shell(line.replace("ductor.shop.", f"ductor.{rig.namespace}."))
+    rig.until_status("running", "order-42")
+    assert rig.run("order-42")["workflow"] == "fulfil"
+    rig.send(rig.topics.run_events, "order-42", {"type": "run.terminate", "run_id": "order-42"})
+    rig.until_status("terminated", "order-42")

@@ -1,4 +1,4 @@
-"""Hostile records by the ten thousand among good runs: each has its fate, and none blocks a partition (proof 7)."""
+"""Hostile records by the ten thousand among good runs: each has its fate, and none blocks a partition (R11)."""
 
 from __future__ import annotations
 

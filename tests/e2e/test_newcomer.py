@@ -8,16 +8,22 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from e2e.commands import alive, descendants
+from pages import ROOT, blocks
 from support import until
 
-ROOT = Path(__file__).resolve().parents[2]
+from ductor_stream.cli.demo import DEFAULT_ORDERS
+from ductor_stream.cli.demo_story import ORDERS_PER_S
+
 KEPT = ("PATH", "LANG", "LC_ALL")
 NETWORK = re.compile(r"(?i).*(proxy|_ca_bundle|_cert(_file|_dir)?|^pip_.*|^ductor_maven_repository|^ductor_dev_ports)$")
 """What says how the outside is reached from this machine is the machine's, not the user's."""
@@ -58,6 +64,18 @@ class Newcomer:
             made.mkdir()
         self.environment = {name: value for name, value in os.environ.items() if name in KEPT or NETWORK.match(name)}
         self.environment |= {"HOME": str(self.home), "TMPDIR": str(self.temporary)} | _of_this_machine()
+        self.asked_for = folder / "asked for"
+        self.environment["PATH"] = f"{self._without()}{os.pathsep}{self.environment['PATH']}"
+
+    def _without(self) -> Path:
+        """A folder with programs that are not to be needed: who calls one is noted."""
+        folder = self.asked_for.with_name("without")
+        folder.mkdir()
+        for name in ("java", "mvn", "docker"):
+            program = folder / name
+            program.write_text(f'#!/bin/sh\necho "$0 $@" >> {shlex.quote(str(self.asked_for))}\nexit 99\n')
+            program.chmod(0o755)
+        return folder
 
     def types(self, *command: str, folder: Path, code: int = 0, within_s: int = 120) -> str:
         """What a command says; it must end so."""
@@ -75,13 +93,23 @@ class Newcomer:
         assert process.returncode == code, f"{command} ended with {process.returncode}: {said}"
         return said
 
-    def starts(self, *command: str, folder: Path) -> subprocess.Popen[bytes]:
-        """A command that goes on; what it says goes to ``said.txt`` in the home."""
+    @contextmanager
+    def running(self, *command: str, folder: Path) -> Iterator[None]:
+        """A command that goes on for as long as the block lasts; what it says goes to ``said.txt`` in the home."""
         with self.said.open("wb") as out:
             self.started = subprocess.Popen(
                 command, cwd=folder, env=self.environment, stdout=out, stderr=subprocess.STDOUT
             )
-        return self.started
+        try:
+            yield
+        finally:
+            processes = [self.started.pid, *descendants(self.started.pid)]
+            self.started.send_signal(signal.SIGINT)
+            try:
+                self.started.wait(END_WITHIN_S)
+            finally:
+                self.started.kill()
+        assert alive(processes) == []
 
     def hears(self, line: str) -> None:
         """Wait until the command that goes on says that."""
@@ -138,29 +166,41 @@ def test_the_first_hour(newcomer: Newcomer) -> None:
     # -- README's command in a clone
     told = newcomer.types("make", f"PYTHON={sys.executable}", "demo", folder=clone, within_s=INSTALL_WITHIN_S)
     assert "no run lost" in told and "no run advanced twice" in told  # and it has ended with 0: both hold
-    # -- an own workflow
+    whole = re.search(r"time of the whole demo, start of the servers included\W+([0-9.]+) s", told)
+    ready = re.search(r"([0-9.]+) s  Kafka and Postgres are ready", told)
+    assert whole and ready, told
+    assert float(ready[1]) + DEFAULT_ORDERS / ORDERS_PER_S < float(whole[1]) < INSTALL_WITHIN_S
+    # -- README's app, by README's lines
     command = str(clone / ".venv/bin/ductor-stream")
+    newcomer.environment["PATH"] = f"{clone}/.venv/bin{os.pathsep}{newcomer.environment['PATH']}"
     parcels.mkdir()
+    (install, dev), shop, asked = _of_the_readme()
+    assert install.startswith("pip install 'ductor-stream[dev]' ")  # `make` has done it, and tests/packages.py does
+    (parcels / "shop.py").write_text(shop, "utf-8")
+    with newcomer.running(*shlex.split(dev), folder=parcels):
+        newcomer.hears("shop:app is running")
+        assert "order-42" in newcomer.types("sh", "-euc", asked, folder=parcels)
+        newcomer.types(command, "runs", "watch", "order-42", folder=parcels)
+        assert "receipt for order-42" in newcomer.types("sh", "-euc", asked.splitlines()[1], folder=parcels)
+    # -- an own workflow
     (parcels / "parcels.py").write_text(PARCELS, "utf-8")
-    dev = newcomer.starts(command, "dev", "parcels:app", "--reload", folder=parcels)
-    try:
+    with newcomer.running(command, "dev", "parcels:app", "--reload", folder=parcels):
         _an_own_workflow(newcomer, command, parcels)
-    finally:
-        processes = [dev.pid, *descendants(dev.pid)]
-        dev.send_signal(signal.SIGINT)
-        try:
-            dev.wait(END_WITHIN_S)
-        finally:
-            dev.kill()
-    assert alive(processes) == []
     # -- gone again
     newcomer.types(command, "dev", "reset", "--yes", "--cache", folder=parcels)
     newcomer.types(str(clone / ".venv/bin/python"), "-m", "pip", "uninstall", "--yes", "ductor-stream", folder=clone)
     newcomer.types("make", "clean", folder=clone)
     assert newcomer.types("git", "status", "--porcelain", "--ignored", folder=clone) == ""
-    assert {path.name for path in parcels.iterdir()} == {"parcels.py", "__pycache__"}
+    assert {path.name for path in parcels.iterdir()} == {"parcels.py", "shop.py", "__pycache__"}
     newcomer.types("rm", "-r", str(clone), str(parcels), folder=newcomer.projects)
     assert newcomer.files() == before
+
+
+def _of_the_readme() -> tuple[list[str], str, str]:
+    """The two lines that install and start, the program, and what is typed in another terminal."""
+    [shop] = blocks("README.md", "python")
+    begun, asked, *_ = blocks("README.md")
+    return begun.splitlines(), shop, asked
 
 
 def _an_own_workflow(newcomer: Newcomer, command: str, folder: Path) -> None:

@@ -20,7 +20,8 @@ from ductor_stream.dev.kafka import EmbeddedKafka
 from ductor_stream.dev.postgres import EmbeddedPostgres
 
 RED_WITHIN_MS = 10_000
-"""What is promised; `until` gives a busy machine more."""
+"""What is promised. ``until`` gives a busy machine three times as long, so that a pass here says "red", not "in time":
+that the bounds add up to less than ten seconds is shown by ``unit/test_readiness.py``."""
 SHOP = 'from ductor_stream import App\napp = App("shop")\n@app.step\ndef f() -> None: ...\n'
 
 

@@ -27,6 +27,7 @@ create table eec_later (ns smallint not null, name text not null, primary key (n
 """
 AFTER = b"""
 update eec_workflow_run set priority = 0 where priority is null;
+select pg_sleep(0.5); -- owners wait for these rows now, with the table in hand that the next line wants: deadlocks
 alter table eec_workflow_run alter column priority set default 0;
 create index eec_workflow_run_priority on eec_workflow_run (ns, priority) where closed_at is null;
 """
@@ -61,7 +62,9 @@ def test_a_rolling_deploy_to_the_next_schema_loses_and_parks_nothing(rig: Rig, m
             until(lambda: len(load.ids) > sent + 50, what="load after it")
         rig.until_status("completed", *load.ids, within_ms=60_000)
         assert rig.rows("select run_id from eec_workflow_run where ns = {ns} and reason <> ''") == []
-        assert fleet.total("ductor_runs_suspended_total") == fleet.total("ductor_outages_total") == 0
+        assert fleet.total("ductor_runs_suspended_total") == 0
+        outages = {of: fleet.total("ductor_outages_total", of=of) for of in ("kafka", "postgres")}
+        assert outages == {"kafka": 0, "postgres": 0}
         assert doubled(fleet) == {}
         assert len(fleet.effect_counts()) == STEPS * len(load.ids)
         rig.check()

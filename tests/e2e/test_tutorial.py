@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from e2e.commands import Folder, alive, clean_environment, descendants
+from pages import ROOT, fenced
 from support import until
 
-PAGE = Path(__file__).resolve().parents[2] / "docs/tutorial.md"
-BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PAGE = ROOT / "docs/tutorial.md"
 READS = ("ductor-stream runs show", "ductor-stream runs list")
 """What may be asked again until the answer is there: the page's reader would look once more too."""
 
@@ -109,7 +109,7 @@ def test_the_tutorial_typed_in_as_it_stands(tmp_path: Path) -> None:
     reader = Reader(Folder(tmp_path))
     typed = 0
     try:
-        for language, block in BLOCK.findall(PAGE.read_text("utf-8")):
+        for language, block, _ in fenced(PAGE):
             if language == "python":
                 reader.writes(block)
             for command, told in commands(block) if language == "console" else ():

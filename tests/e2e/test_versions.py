@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 
 from e2e.load import Load, doubled
@@ -10,7 +11,7 @@ from rig import Rig
 from support import until
 
 HEAD = """
-from told import effect
+from told import FOLDER, effect
 from ductor_stream import App, Run
 
 app = App("shop")
@@ -47,6 +48,13 @@ BUG = """
 async def total(run: Run, n: int) -> int:
     found = await run.step(first, n)
     return len(found) + await run.step(second, n)
+
+@app.workflow
+async def moody(run: Run, n: int) -> int:
+    found = await run.step(first, n)
+    if (FOLDER.parent / "broken").exists():
+        raise ValueError("the machine is broken")
+    return found
 """
 MENDED = BUG.replace("len(found)", "found")
 ORDER_1 = """
@@ -146,6 +154,12 @@ def test_a_run_keeps_the_version_that_it_started_on(rig: Rig) -> None:
         rig.check()
 
 
+def clock(rig: Rig) -> datetime:
+    """Postgres's."""
+    at: datetime = rig.rows("select clock_timestamp() as at")[0]["at"]
+    return at
+
+
 def test_a_roll_from_one_version_to_two_under_load_parks_nothing_for_longer_than_it_lasts(rig: Rig) -> None:
     """A new owner starts runs on version 2, which an old one may have to give back to a new one: it waits till then."""
     with fleet_of(rig) as fleet:
@@ -154,16 +168,44 @@ def test_a_roll_from_one_version_to_two_under_load_parks_nothing_for_longer_than
         load = Load(rig)
         with load.flowing():
             until(lambda: len(load.ids) > 20, within_ms=20_000, what="the load")
+            began = clock(rig)
             deployment.roll_out(ORDER_1 + ORDER_2)
-            rolled = len(load.ids)
+            rolled, lasted = len(load.ids), clock(rig) - began
+            suspended = "select run_id from eec_workflow_run where ns = {ns} and status = 'suspended'"
+            until(lambda: not rig.rows(suspended), what="nobody waiting for a version any more")
             until(lambda: len(load.ids) > rolled + 20, within_ms=20_000, what="the load after it")
         rig.until_status("completed", *load.ids)
+        longest = rig.rows("select max(closed_at - started_at) as took from eec_workflow_run where ns = {ns}")[0][
+            "took"
+        ]
+        assert longest < lasted, "no run has waited for longer than the roll"
         assert {rig.run(run_id)["result"] for run_id in load.ids} == {"one", "two"}
         assert {rig.run(run_id)["version"] for run_id in load.ids[rolled + 1 :]} == {"2"}
         assert len(fleet.effect_counts()) == 2 * len(load.ids)
         assert doubled(fleet) == {}
         rig.check()
         assert rig.letters() == []
+
+
+def resume(fleet: Fleet) -> None:
+    """``ductor-stream resume`` tries a suspended run again with the code that is there (docs/guides/control.md)."""
+    rig, broken = fleet.rig, fleet.rig.folder / "broken"
+    broken.touch()
+    rig.start("moody", workflow="moody", input=7)
+    assert until_suspended(rig, "moody")[0].startswith("bug: ValueError: the machine is broken")
+
+    def told() -> list[str]:
+        return [each.type for each in rig.told() if each.run_id == "moody"]
+
+    fleet.say("resume", "moody")
+    again = ["run.started", "run.suspended", "run.resumed", "run.suspended"]
+    until(lambda: told() == again, within_ms=30_000, what="a try that ends as the first one did")
+    until_suspended(rig, "moody")
+    broken.unlink()
+    fleet.say("resume", "moody")
+    rig.until_status("completed", "moody")
+    assert rig.run("moody")["result"] == 7
+    until(lambda: told() == [*again, "run.resumed", "run.completed"], what="its end told")
 
 
 def test_suspended_runs_go_on_with_other_code_under_their_version(rig: Rig) -> None:
@@ -178,6 +220,7 @@ def test_suspended_runs_go_on_with_other_code_under_their_version(rig: Rig) -> N
         for reason in until_suspended(rig, *sums):
             assert reason.startswith("bug: TypeError")
         assert "shop.py" in fleet.show(sums[0])["waiting_for"]
+        resume(fleet)
 
         deployment.deploy(SWAPPED + MENDED)
         rig.until_status("completed", *sums)

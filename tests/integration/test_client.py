@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+import types
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from pages import blocks
 from prometheus_client import CollectorRegistry
 from servers import KafkaServer
 from support import fresh_name, until
@@ -20,6 +23,7 @@ from ductor_stream.errors import (
     RunExists,
     RunFailed,
     RunTerminated,
+    RunTimedOut,
 )
 from ductor_stream.kafka.topics import create_topics
 from ductor_stream.store.migrate import migrate
@@ -54,6 +58,11 @@ async def fulfil(run: Run, order: Order) -> str:
 
 @app.workflow
 async def wait(run: Run) -> bool:
+    return await run.wait_signal(approved)
+
+
+@app.workflow(timeout=0.5)
+async def give_up(run: Run) -> bool:
     return await run.wait_signal(approved)
 
 
@@ -130,6 +139,22 @@ def test_signal_with_start(settings: Settings) -> None:
     assert others == [first] * 14
 
 
+def test_the_page_about_clients(settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    shop = types.ModuleType("shop")
+    shop.__dict__.update(Order=Order, app=app, approved=approved, ask=wait, fulfil=fulfil)
+    monkeypatch.setitem(sys.modules, "shop", shop)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DUCTOR_KAFKA_BOOTSTRAP", settings.need_kafka())
+    monkeypatch.setenv("DUCTOR_NAMESPACE", settings.namespace or "")
+    monkeypatch.setenv("DUCTOR_DATABASE_URL", settings.database_url or "")
+    programs = blocks("docs/clients.md", "python")
+    assert len(programs) == 3
+    text = "\n".join(programs)
+    for run in ("41", "42", "question-7"):
+        text = text.replace(run, f"{run}-{settings.has_database}")
+    exec(text, {"__name__": "page"})  # noqa: S102 - that is the test
+
+
 def test_signals_commands_and_errors(settings: Settings) -> None:
     with SyncClient(app, settings) as client:
         waiting = client.start(wait)
@@ -148,6 +173,10 @@ def test_signals_commands_and_errors(settings: Settings) -> None:
             cancelled.result(timeout=30)
         with pytest.raises(RunTerminated):
             terminated.result(timeout=30)
+
+        with pytest.raises(RunTimedOut, match="did not end within its timeout") as late:
+            client.start(give_up).result(timeout=30)
+        assert late.value.error_type == "RunTimedOut"
 
 
 def test_on_conflict(settings: Settings) -> None:

@@ -46,7 +46,7 @@ def told_by(process: subprocess.Popen[str]) -> dict[str, str | int]:
 def make_topic(bootstrap: str, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
     for made in admin.create_topics([NewTopic(topic, num_partitions=1, replication_factor=1)]).values():
-        made.result(30)
+        made.result(90)
 
 
 def produce(bootstrap: str, topic: str, value: bytes) -> None:

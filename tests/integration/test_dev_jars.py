@@ -11,15 +11,17 @@ import ssl
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 import trustme
 
-from ductor_stream.dev import aot, jars
+from ductor_stream.dev import aot, jars, kafka
 from ductor_stream.dev.jars import Jar, ensure_jars
+from ductor_stream.dev.kafka import EmbeddedKafka
+from ductor_stream.dev.process import command_line
 from ductor_stream.errors import DevStackError
 
 # jgo leaves the answer to a request that failed unread and unclosed.
@@ -188,3 +190,31 @@ def test_without_an_aot_cache_the_broker_is_only_slower(
     with caplog.at_level(logging.WARNING, "ductor_stream.dev"):
         assert aot.aot_flags(found) == []
     assert "the disk is full" in caplog.text
+
+
+@pytest.mark.parametrize("cache", ["ours", "none of a JVM"])
+def test_the_broker_runs_from_the_aot_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: str) -> None:
+    """Where it does not, nobody is told: every start is a second slower. ``AOTMode=on`` is the JVM's refusal to run without."""
+    [flag] = aot.aot_flags(ensure_jars())
+    name, _, path = flag.partition("=")
+    assert name == "-XX:AOTCache"
+    assert Path(path).stat().st_size > 1_000_000, "a cache of Kafka's classes and no empty file"
+    bad = tmp_path / "bad.aot"
+    bad.write_bytes(b"evil" * 1_000)
+
+    def strictly(jars: Sequence[Path], fallback: Path | None = None) -> list[str]:
+        found = aot.aot_flags(jars, fallback) if cache == "ours" else [f"-XX:AOTCache={bad}"]
+        return [*found, "-XX:AOTMode=on"]
+
+    monkeypatch.setattr(kafka, "aot_flags", strictly)
+    server = EmbeddedKafka(tmp_path / "kafka")
+    if cache != "ours":
+        with pytest.raises(DevStackError, match="(?i)aot"):
+            server.start()
+        return
+    server.start()
+    try:
+        assert server.pid is not None
+        assert flag in command_line(server.pid)
+    finally:
+        server.stop()

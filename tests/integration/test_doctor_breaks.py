@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,16 +17,20 @@ import psycopg
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka import admin as driver
-from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
+from msgspec import structs
 from servers import KafkaServer
 from support import free_port, fresh_name, until
 
 from ductor_stream.cli.doctor import Subject, examine
 from ductor_stream.cli.doctor_kafka import Verdict
 from ductor_stream.config import Settings
+from ductor_stream.dev.broker import new_cluster_id
+from ductor_stream.dev.kafka import EmbeddedKafka
 from ductor_stream.dev.ports import port_is_free
+from ductor_stream.dev.postgres import EmbeddedPostgres
 from ductor_stream.kafka import inspection as kafka_inspection
+from ductor_stream.kafka.options import Admin
 from ductor_stream.kafka.topics import AdminConfig, create_topics, delete_topics, plan
 from ductor_stream.protocol.topics import Topics
 from ductor_stream.store import inspection as postgres_inspection
@@ -41,13 +45,13 @@ _driver = cast(Any, driver)
 class System:
     """A namespace with its topics and tables, and the hands that break it."""
 
-    def __init__(self, bootstrap: str, database: str) -> None:
+    def __init__(self, bootstrap: str, database: str, replicas: int = -1) -> None:
         self.topics = Topics(fresh_name("sick"))
         self.settings = Settings(kafka_bootstrap=bootstrap, database_url=database)
         self.config = AdminConfig(bootstrap=bootstrap, topics=self.topics)
-        self.admin = AdminClient({"bootstrap.servers": bootstrap})
+        self.admin = Admin({"bootstrap.servers": bootstrap})
         self.database = database
-        create_topics(self.config, plan(self.topics, QUEUES, partitions=3))
+        create_topics(self.config, plan(self.topics, QUEUES, partitions=3, replicas=replicas))
         migrate(database)
 
     def told(self, check: str, write: bool = False) -> list[Verdict]:
@@ -108,6 +112,10 @@ def small_records(system: System) -> None:
     system.alter("TOPIC", system.topics.run_events, max_message_bytes="1000")
 
 
+def times_of_hosts(system: System) -> None:
+    system.alter("TOPIC", system.topics.run_events, message_timestamp_type="CreateTime")
+
+
 def slow_group(system: System) -> None:
     system.alter("GROUP", system.topics.coordinator_group, consumer_session_timeout_ms="45000")
 
@@ -139,6 +147,7 @@ BREAKS: list[tuple[Callable[[System], None], str, str, str]] = [
     (compacted, "retention", "wrong", "is compacted"),
     (kept_for_an_hour, "retention", "warning", "keeps records for 1 h"),
     (small_records, "retention", "warning", "1000 bytes at most"),
+    (times_of_hosts, "retention", "warning", "whose clock is ahead are refused"),
     (slow_group, "session-timeout", "warning", "unserved for 45 s"),
     (other_partitioner, "partitioner", "note", "newest records"),
     (no_tables, "schema", "wrong", "not applied"),
@@ -154,6 +163,74 @@ def test_what_is_broken_is_named(
     assert not [each for each in system.told(check) if (each.level, text in each.text) == (level, True)]
     breaks(system)
     assert system.until_told(check, level, text).remedy
+
+
+def test_brokers_without_the_new_protocol_are_named(system: System, tmp_path: Path) -> None:
+    wanted = Settings(kafka_bootstrap=system.config.bootstrap, database_url=system.database, kafka_protocol="consumer")
+    system.settings = wanted
+    system.until_told("group-protocol", "ok", "consumer (KIP-848)")
+    old = {"group.coordinator.rebalance.protocols": "classic", "group.min.session.timeout.ms": "10000"}
+    kafka = EmbeddedKafka(tmp_path / "classic", extra=old)
+    kafka.start()
+    try:
+        broken = System(kafka.bootstrap, system.database)
+        broken.until_told("group-protocol", "ok", "classic: the brokers do not offer the new protocol")
+        broken.until_told("session-timeout", "wrong", "refuse session time-outs below 10000 ms")
+        broken.settings = structs.replace(wanted, kafka_bootstrap=kafka.bootstrap)
+        broken.until_told("group-protocol", "wrong", "the brokers do not offer it")
+    finally:
+        kafka.stop()
+
+
+@contextmanager
+def two_brokers(folder: Path) -> Iterator[tuple[EmbeddedKafka, EmbeddedKafka]]:
+    """One cluster; the first is its controller, too, so that the second may be killed."""
+    ports, quorum, cluster = [free_port(), free_port()], free_port(), new_cluster_id()
+    first = {"listeners": f"PLAINTEXT://127.0.0.1:{ports[0]},CONTROLLER://127.0.0.1:{quorum}"}
+    second = {"listeners": f"PLAINTEXT://127.0.0.1:{ports[1]}", "process.roles": "broker", "node.id": "2"}
+    voters = {"controller.quorum.voters": f"1@127.0.0.1:{quorum}"}
+    one, two = (
+        EmbeddedKafka(folder / f"kafka-{n}", port=port, extra=own | voters, cluster_id=cluster)
+        for n, port, own in zip((1, 2), ports, (first, second), strict=True)
+    )
+    with ExitStack() as ending:
+        for each in (one, two):
+            each.start()
+            ending.callback(each.stop)
+        yield one, two
+
+
+def test_topics_that_do_not_outlive_a_broker_are_named(tmp_path: Path, database_url: str) -> None:
+    with two_brokers(tmp_path) as (one, two):
+        both = f"{one.bootstrap},{two.bootstrap}"
+        admin = Admin({"bootstrap.servers": both})
+        until(lambda: len(admin.list_topics(timeout=5).brokers) == 2, within_ms=30_000, what="two brokers")
+        alone = System(both, database_url, replicas=1)
+        alone.until_told("replication", "warning", "one replica: a lost broker takes records along")
+        twice = System(both, database_url, replicas=2)
+        twice.until_told("replication", "warning", "min.insync.replicas=1: an acknowledged record")
+        for planned in plan(twice.topics, QUEUES):
+            twice.alter("TOPIC", planned.name, min_insync_replicas="2")
+        twice.until_told("replication", "warning", "min.insync.replicas=2 of 2 replicas: one broker away stops")
+        two.kill()
+        twice.until_told("replication", "wrong", "records are refused")
+
+
+@pytest.mark.parametrize("setting", ["fsync", "full_page_writes"])
+def test_a_server_that_may_lose_what_it_acknowledged_is_named(kafka: KafkaServer, tmp_path: Path, setting: str) -> None:
+    server = EmbeddedPostgres(tmp_path / "loose", settings={setting: "off"})
+    server.start()
+    try:
+        loose = System(kafka.bootstrap, server.url)
+        wrong = [each for each in loose.told("postgres") if each.level != "ok"]
+        assert [each.level for each in wrong] == ["wrong"]
+        assert "fsync or full_page_writes is off: a crash of the server loses or corrupts runs" in wrong[0].text
+        with psycopg.connect(server.url, autocommit=True) as connection:
+            connection.execute(f"alter system set {setting} = on".encode())
+            connection.execute("select pg_reload_conf()")
+        until(lambda: [each.level for each in loose.told("postgres")] == ["ok"], what="what is mended to be sound")
+    finally:
+        server.stop()
 
 
 def test_a_replica_that_is_not_synchronous_is_named(system: System) -> None:

@@ -348,10 +348,16 @@ def test_an_open_transaction_holds_the_end_back(rig: KafkaRig) -> None:
     source.flush(20)
     rig.write("run-events", 0, [b"2"])
     assert log.end_offsets(0)["run-events"] == 1
+    assert log.written_ends([0, 1]) == {
+        (topic, partition): 3 if (topic, partition) == ("run-events", 0) else 0
+        for topic in INBOUND
+        for partition in (0, 1)
+    }
     assert values(read_to_end(log, 0, "run-events")) == [b"0"]
     source.commit_transaction(20)
     # 0, 1, 2 and the marker of the commit.
     until(lambda: log.end_offsets(0)["run-events"] == 4)
+    assert log.written_ends([0])["run-events", 0] == 4
     assert values(read_to_end(log, 0, "run-events")) == [b"1", b"2"]
     assert log.reached_end(0, "run-events") == 4
 

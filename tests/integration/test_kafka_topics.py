@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from confluent_kafka import admin as driver
-from confluent_kafka.cimpl import NewPartitions
 from servers import KafkaServer
 from support import fresh_name, until
 
@@ -16,7 +15,6 @@ from ductor_stream.kafka.topics import (
     cluster_id,
     create_topics,
     delete_topics,
-    ensure_ready,
     plan,
 )
 from ductor_stream.protocol.topics import Topics
@@ -32,29 +30,11 @@ def test_topics_are_created_once_as_planned(config: AdminConfig) -> None:
     assert create_topics(config, wanted) == sorted(each.name for each in wanted)
     assert create_topics(config, wanted) == []
     assert check_topics(config, wanted, recorded=3) == []
-    assert ensure_ready(config, recorded=2) == 3
     admin, named = driver.AdminClient({"bootstrap.servers": config.bootstrap}), config.topics.tasks("default")
     resource = driver.ConfigResource(driver.ResourceType.TOPIC, named)  # type: ignore[attr-defined]
     found = admin.describe_configs([resource])[resource].result(10)
     planned = next(each for each in wanted if each.name == config.topics.tasks("default"))
     assert {name: found[name].value for name in planned.config} == planned.config
-
-
-def test_missing_topics_are_named(config: AdminConfig) -> None:
-    create_topics(config, plan(config.topics)[:2])
-    with pytest.raises(TopicsNotReady, match=f"{config.topics.wakeups} is missing"):
-        ensure_ready(config)
-
-
-def test_topics_that_are_not_co_partitioned_are_named_with_the_remedy(config: AdminConfig) -> None:
-    create_topics(config, plan(config.topics, partitions=2))
-    admin = driver.AdminClient({"bootstrap.servers": config.bootstrap})
-    [raised] = admin.create_partitions([NewPartitions(config.topics.run_events, 5)]).values()
-    raised.result(10)
-    found = until(lambda: check_topics(config, plan(config.topics)))
-    assert [each.topic for each in found] == [config.topics.attempt_results, config.topics.wakeups]
-    with pytest.raises(TopicsNotReady, match=f"--topic {config.topics.wakeups} --partitions 5"):
-        ensure_ready(config)
 
 
 def test_a_topic_that_the_broker_refuses_is_named(config: AdminConfig) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import psycopg
 import pytest
+from click.testing import CliRunner
 from servers import fresh_database
 from store_rigs import Background, database_fixture
 
+from ductor_stream.cli.schema import migrate as command
 from ductor_stream.errors import SchemaMismatch, StoreUnavailable
 from ductor_stream.store import migrate as migrating
 from ductor_stream.store.migrate import Migration, check, migrate, migrations
@@ -84,6 +87,19 @@ def test_a_migration_is_applied_once(dsn: str) -> None:
     assert migrate(dsn) == []
     assert migrate(dsn, dry_run=True) == []
     check(dsn)
+
+
+def test_the_command_says_what_it_would_do_and_does_nothing(dsn: str) -> None:
+    def said(*options: str) -> str:
+        done = CliRunner().invoke(command, ["--database", dsn, *options])
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    assert said("--dry-run").splitlines() == [f"would apply {label}" for label in labels()]
+    assert json.loads(said("--dry-run", "--json")) == {"dry_run": True, "migrations": labels()}
+    assert dump(dsn) == [[], [], [], []]
+    assert said().splitlines() == [f"applied {label}" for label in labels()]
+    assert said("--dry-run") == "the schema is up to date\n"
 
 
 def test_two_migrators_at_once(dsn: str) -> None:

@@ -257,22 +257,38 @@ def test_a_zombie_with_a_lock_and_the_owner_do_not_deadlock(rig: PostgresRig) ->
     commit.result()
 
 
-def test_a_deadlock_means_that_nothing_landed(rig: PostgresRig) -> None:
+def test_a_commit_that_ended_a_deadlock_is_sent_again(rig: PostgresRig) -> None:
+    """Nothing of it landed: no outage, and no other owner."""
     owner = Owner(rig.open(**PATIENT))
+    owner.commit("r", "s")
+    with rig.session() as somebody:
+        commit = deadlocked(rig, owner, somebody)
+    commit.result()
+    assert {run_id: run.record_version for run_id, run in rig.open().load(["r", "s"]).items()} == {"r": 2, "s": 2}
+    owner.commit("r", "s")
+
+
+def test_after_a_deadlock_with_locks_that_stay_nothing_has_landed(rig: PostgresRig) -> None:
+    owner = Owner(rig.open())
     owner.commit("r", "s")
     before = rig.open().load(["r", "s"])
     with rig.session() as somebody:
-        # Whoever waits longest finds the deadlock and is its victim: that is to be the owner.
-        somebody.execute("set deadlock_timeout = '60s'")
-        hold_run(rig, somebody, "r")
-        commit = Background(lambda: owner.commit("r", "s"))
-        waiting(rig, 1)
-        theirs = Background(lambda: hold_partition(rig, somebody))
-        with pytest.raises(StoreUnavailable, match="deadlock"):
+        commit = deadlocked(rig, owner, somebody)
+        with pytest.raises(RecordVersionConflict, match="locked"):
             commit.result()
-        theirs.result()
     assert rig.open().load(["r", "s"]) == before
     owner.commit("r", "s")
+
+
+def deadlocked(rig: PostgresRig, owner: Owner, somebody: psycopg.Connection) -> Background:
+    """A commit of both runs that was the victim of a deadlock; somebody still holds run r and the partition."""
+    # Whoever waits longest finds the deadlock and is its victim: that is to be the owner.
+    somebody.execute("set deadlock_timeout = '60s'")
+    hold_run(rig, somebody, "r")
+    commit = Background(lambda: owner.commit("r", "s"))
+    waiting(rig, 1)
+    hold_partition(rig, somebody)
+    return commit
 
 
 def test_locks_that_were_not_used_end_with_the_next_take(rig: PostgresRig) -> None:

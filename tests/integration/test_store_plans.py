@@ -23,7 +23,7 @@ from store_rigs import (
 from support import until
 
 from ductor_stream.ports import Batch, Folded
-from ductor_stream.store.columns import Int2, Int4, Int4s, Int8, Int8s, Moment, Text, Texts
+from ductor_stream.store.columns import Bytea, Int2, Int4, Int4s, Int8, Int8s, Moment, Text, Texts
 from ductor_stream.store.connection import StoreOptions, open_purger, open_reader
 from ductor_stream.store.postgres import PostgresStore
 from ductor_stream.store.queries import all_queries, sql
@@ -31,7 +31,7 @@ from ductor_stream.store.queries import all_queries, sql
 RUNS = 400
 TABLES = "select relname from pg_class where relname like 'eec_%%' and relkind = 'r'"
 
-COMMITS = {"commit", "commit_one", "fold"}
+COMMITS = {"commit", "fold"}
 PARTITION = {"partition": Int4(1)}
 PAGE = {**PARTITION, "after": Text(""), "limit": Int8(10)}
 TOKEN = {**PARTITION, "token": Text(str(uuid.UUID(int=1)))}
@@ -62,6 +62,7 @@ OWNERS: dict[str, dict[str, Any]] = {
     "list_open_runs": {**PAGE, "bytes": Int8(1_000)},
     "list_suspended_runs": PAGE,
     "list_inbox": {**PARTITION, "now": Moment(T0), "limit": Int8(10)},
+    "list_put_off": {**PARTITION, "after": Int8(0), "limit": Int8(10)},
     "list_inbox_ids": {"partitions": Int4s([1]), "ids": Int8s([1])},
     "list_expired_messages": {**PARTITION, "now": Moment(T0), "limit": Int8(10)},
 }
@@ -73,6 +74,9 @@ PURGERS: dict[str, dict[str, Any]] = {
     "count_closed": {"before": Moment(GONE)},
     "hold_closed": {"before": Moment(GONE), "page_at": Moment(GONE), "page_id": Text(""), "limit": Int8(10)},
     "drop_closed": RUN_IDS,
+    "count_left_over": {"before": Moment(GONE), "letters_before": Moment(GONE)},
+    "drop_waited": {"after": Moment(0), "before": Moment(GONE), "limit": Int8(10)},
+    "drop_payloads": {"before": Moment(GONE), "limit": Int8(10)},
 }
 
 READERS: dict[str, dict[str, Any]] = {
@@ -88,6 +92,7 @@ READERS: dict[str, dict[str, Any]] = {
     "list_newest_open_runs": {"limit": Int8(10)},
     "list_attempts": RUN,
     "list_open_attempts_of_run": {**PARTITION, **RUN},
+    "list_put_off_of_run": {**PARTITION, "run_id": Bytea(b"r"), "limit": Int8(10)},
     "list_history": {**RUN, "after": Int8(0), "limit": Int8(10)},
     "read_counts": {},
     "count_open_versions": {},
@@ -195,15 +200,38 @@ def test_commits_use_their_indexes(rig: PostgresRig) -> None:
     owner = Owner(store)
     runs = [f"planned-{n}" for n in range(20)]
     owner.commit(*runs, inbox=[owner.mail("one")], messages=[owner.message("r", "m", body=b"b", expires_at=T0)])
-    owner.commit(*runs)
+    (mail,) = store.inbox(1, 1, T0)
+    owner.send(
+        Batch(
+            partitions=[owner.advance(confirmed=owner.seq)],
+            runs=[*map(owner.write, runs[:10]), *(owner.write(run_id, header=None) for run_id in runs[10:])],
+            released=[("r", "signal", "m")],
+            consumed=[(1, mail.id)],
+            closed_attempts=[(1, "r", 1, "1")],
+        )
+    )
     check("commit", plans.last())
-    owner.commit(*(owner.write(run_id, header=None) for run_id in runs))
-    check("commit", plans.last())
-    owner.commit(owner.write("planned-1", header=None))
-    check("commit_one", plans.last())
     owner.commit(owner.write("planned-2", journal_from=3))
     assert store.fold((owner.partition, owner.token, owner.epoch), "planned-2", 0, Folded(2, 1, T0, T0, {}))
     check("fold", plans.last())
+
+
+def test_a_commit_of_few_parts_touches_no_table_that_it_has_no_rows_for(rig: PostgresRig) -> None:
+    store = rig.open()
+    plans = Plans(store._connection, number(rig))
+    owner = Owner(store)
+    owner.commit("r")
+    owner.commit(owner.write("r", header=None), attempts=[owner.attempt("r")])
+    plan = plans.last()
+    assert "Seq Scan" not in plan, plan
+    of_a_step = {
+        "eec_partition",
+        "eec_workflow_run",
+        "eec_workflow_transition",
+        "eec_workflow_step_attempt",
+        "eec_outbox",
+    }
+    assert {name for name in re.findall(r" on (eec_\w+)", plan) if not name.endswith("_pkey")} == of_a_step
 
 
 def test_a_plan_made_while_tables_were_empty_does_not_read_them_whole_when_they_are_full(rig: PostgresRig) -> None:
@@ -211,26 +239,43 @@ def test_a_plan_made_while_tables_were_empty_does_not_read_them_whole_when_they_
     owner = Owner(store)
     plans = Plans(store._connection, number(rig))
     runs = [f"planned-{n}" for n in range(100)]
-    for turn in range(4):
+
+    def arrive(count: int, **changes: bytes | None) -> None:
         owner.commit(
-            *(owner.write(run_id, **({"header": None} if turn > 1 else {})) for run_id in runs),
-            closed_attempts=[(1, run_id, 1, "1") for run_id in runs],
-            messages=[owner.message(run_id, str(owner.versions.get(run_id, 0))) for run_id in runs],
-            inbox=[owner.mail(f"planned-{n}") for n in range(100)],
+            *(owner.write(run_id, **changes) for run_id in runs[:count]),
+            closed_attempts=[(1, run_id, 1, "1") for run_id in runs[:count]],
+            messages=[owner.message(run_id, str(owner.versions.get(run_id, 0))) for run_id in runs[:count]],
+            inbox=[owner.mail(f"planned-{owner.seq}-{n}") for n in range(count)],
         )
-    owner.send(
-        Batch(
-            partitions=[owner.advance(confirmed=owner.seq)],
-            runs=[owner.write(run_id) for run_id in runs],
-            consumed=[(1, row.id) for row in store.inbox(1, 100, T0)],
+
+    def leave(count: int, **changes: bytes | None) -> None:
+        rows = store.inbox(1, count, T0)
+        owner.send(Batch(partitions=[owner.advance()], deferred=[(1, row.id, T0, 1) for row in rows]))
+        owner.send(
+            Batch(
+                partitions=[owner.advance(confirmed=owner.seq)],
+                runs=[owner.write(run_id, **changes) for run_id in runs[:count]],
+                consumed=[(1, row.id) for row in rows],
+            )
         )
-    )
-    plan = plans.last()
-    # No node of the plan sees more rows than there were keys, nor throws away more than that after reading them.
-    seen = [float(rows) * int(loops) for rows, loops in re.findall(r"actual time=\S+ rows=(\S+) loops=(\d+)", plan)]
-    thrown_away = [int(rows) for rows in re.findall(r"Rows Removed by (?:Join )?Filter: (\d+)", plan)]
-    assert max(seen) <= len(runs), plan
-    assert max(thrown_away) <= len(runs), plan
+
+    def sees_no_more_than_keys() -> None:
+        plan = plans.last()
+        # No node of the plan sees more rows than there were keys, nor throws away more than that after reading them.
+        seen = [float(rows) * int(loops) for rows, loops in re.findall(r"actual time=\S+ rows=(\S+) loops=(\d+)", plan)]
+        thrown_away = [int(rows) for rows in re.findall(r"Rows Removed by (?:Join )?Filter: (\d+)", plan)]
+        assert max(seen) <= len(runs), plan
+        assert max(thrown_away, default=0) <= len(runs), plan
+
+    arrive(1)
+    for header in (b"", None):  # each statement is planned here, on tables as good as empty
+        arrive(1, header=header)
+        leave(1, header=header)
+    arrive(100, header=b"")
+    for header in (b"", None):
+        for move in (arrive, leave):
+            move(100, header=header)
+            sees_no_more_than_keys()
 
 
 def test_the_queries_of_readers_use_their_indexes(database: str) -> None:

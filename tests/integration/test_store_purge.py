@@ -15,6 +15,7 @@ from ductor_stream.errors import RecordVersionConflict, StoreUnavailable
 from ductor_stream.store import purge
 from ductor_stream.store.grants import apply_grants
 from ductor_stream.store.purge import Purged, Purger
+from ductor_stream.store.queries import sql
 
 database = database_fixture()
 rig = rig_fixture()
@@ -34,7 +35,7 @@ def ended(owner: Owner, *run_ids: str, at: int = T0, status: str = "completed") 
     """Runs with two transitions, an attempt and the id of a signal each, which ended at that moment."""
     owner.commit(*run_ids, counters={(owner.partition, "fulfil", "running"): len(run_ids)})
     owner.commit(
-        *(owner.write(run_id, status=status, closed_at=at, started_at=at - 1_000) for run_id in run_ids),
+        *(owner.write(run_id, status=status, closed_at=at, started_at=at - 1_000, now=at) for run_id in run_ids),
         attempts=[owner.attempt(run_id) for run_id in run_ids],
         messages=[owner.message(run_id, "m-1") for run_id in run_ids],
         counters={
@@ -86,6 +87,40 @@ def test_what_ended_before_the_moment_goes_with_all_that_was_kept_for_it(rig: Po
     assert purged(purger) == Purged() and purger.count(T0 + 1) == []
 
 
+def test_ids_of_messages_whose_run_never_came_go_after_their_wait(
+    rig: PostgresRig, purger: Purger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = Owner(rig.open())
+    never = [f"never-{n}" for n in range(5)]
+    for at, run_ids in ((T0, [*never, "came"]), (T0 + 1, ["young"]), (T0, ["waits"])):
+        owner.commit(messages=[owner.message(run_id, "m", body=b"b", expires_at=at) for run_id in run_ids])
+    owner.commit(released=[(run_id, "signal", "m") for run_id in (*never, "came", "young")])
+    owner.commit("came")
+    assert purger.count_leftovers(T0 + 1, 0) == (5, 0)
+    monkeypatch.setattr(purge, "_IDS", 2)
+    assert sum(purger.leftover_batches(T0 + 1, 0), Purged()) == Purged(messages=5)
+    assert left(rig)["signal"] == ["came", "waits", "young"]
+    assert owner.store.known_messages([("never-1", "signal", "m"), ("came", "signal", "m")]) == {
+        ("came", "signal", "m")
+    }
+
+
+def test_values_of_dead_letters_go_when_the_letters_are_gone(
+    rig: PostgresRig, purger: Purger, monkeypatch: pytest.MonkeyPatch, database: str
+) -> None:
+    owner, now = Owner(rig.open()), purger.now()
+    owner.commit(payloads=[(f"old-{n}", b"b") for n in range(5)])
+    rig.run("update eec_payload set stored_at = now() - interval '1 day'")
+    owner.commit(payloads=[("young", b"b")])
+    other = PostgresRig(database, rig.name + "-other")
+    with closing(other):
+        Owner(other.open()).commit(payloads=[("another's", b"b")])
+    assert purger.count_leftovers(now, now) == (0, 5)
+    monkeypatch.setattr(purge, "_PAYLOADS", 2)
+    assert sum(purger.leftover_batches(now, now), Purged()) == Purged(payloads=5)
+    assert sorted(rig.rows("select id from eec_payload")) == [("another's",), ("young",)]
+
+
 def test_other_namespaces_are_left_alone(rig: PostgresRig, purger: Purger, database: str) -> None:
     other = PostgresRig(database, rig.name + "-other")
     with closing(other):
@@ -116,11 +151,43 @@ def test_it_goes_in_pages_by_runs_and_by_transitions(
     assert left(rig)["transition"] == []
 
 
+def test_a_page_that_takes_too_long_is_halved(
+    rig: PostgresRig, purger: Purger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How much hangs on a run is seen when it is deleted: a page of wide ones would else fail with each call."""
+    owner = Owner(rig.open())
+    ended(owner, *(f"r{n}" for n in range(8)))
+    batch, asked = purger._batch, []
+
+    def slow(before: int, place: tuple[int, str], limit: int) -> Any:
+        asked.append(limit)
+        if limit > 3:
+            purger._rows("pg_sleep", {})
+        return batch(before, place, limit)
+
+    monkeypatch.setattr(purge, "sql", lambda name: b"select pg_sleep(30)" if name == "pg_sleep" else sql(name))
+    purger._connection.execute(b"set statement_timeout = '20ms'")
+    monkeypatch.setattr(purger, "_batch", slow)
+    monkeypatch.setattr(purge, "_PAGE", 12)
+    assert purged(purger).runs == 8
+    assert asked == [12, 6, 3, 3, 3, 3]
+    assert left(rig)["run"] == []
+
+
+def test_what_something_has_come_for_since_is_kept(rig: PostgresRig, purger: Purger) -> None:
+    owner = Owner(rig.open())
+    ended(owner, "r", "s")
+    owner.commit(owner.write("s", status="completed", closed_at=T0 + DAY, started_at=T0 - 1_000, now=T0 + DAY))
+    assert purged(purger).runs == 1
+    assert left(rig)["run"] == ["s"]
+    assert purged(purger, T0 + DAY + 1).runs == 1
+
+
 def test_a_run_that_its_owner_holds_is_passed_over_and_kept_when_it_goes_on(rig: PostgresRig, purger: Purger) -> None:
     ended(Owner(rig.open()), "held", "again", "free")
     with rig.session() as owner:
         owner.execute("update eec_workflow_run set closed_at = null, status = 'running' where run_id = 'again'")
-        owner.execute("update eec_workflow_run set updated_at = now() where run_id = 'held'")
+        owner.execute("update eec_workflow_run set reason = 'held' where run_id = 'held'")
         assert purged(purger).runs == 1
         assert left(rig)["transition"] == ["again", "again", "held", "held"]
         owner.commit()
@@ -161,13 +228,17 @@ def test_two_purges_share_the_work(rig: PostgresRig, purger: Purger, monkeypatch
 
 
 def test_its_role_can_purge_and_nothing_else(rig: PostgresRig) -> None:
-    ended(Owner(rig.open()), "old")
+    owner = Owner(rig.open())
+    ended(owner, "old")
+    owner.commit(messages=[owner.message("never", "m", body=b"b", expires_at=T0)], payloads=[("p", b"b")])
+    owner.commit(released=[("never", "signal", "m")])
     role = f"purger_{rig.name}".replace("-", "_")
     rig.run(f"create role {role} login password 'p'")
     apply_grants(rig.dsn, {"purger": role})
     dsn = psycopg.conninfo.make_conninfo(rig.dsn, user=role, password="p")
     with closing(Purger(dsn, rig.name)) as purger:
         assert purged(purger).runs == 1
+        assert sum(purger.leftover_batches(T0 + 1, purger.now() + 1), Purged()) == Purged(messages=1, payloads=1)
     with psycopg.connect(dsn, autocommit=True) as connection:
         for forbidden in ("update eec_workflow_run set status = 'failed'", "select from eec_partition"):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):

@@ -14,11 +14,15 @@ from store_rigs import (
     rig_fixture,
 )
 
-from ductor_stream.engine.events import RunStarted
-from ductor_stream.engine.state import FORMAT, Header, Record, UnknownFormat, encode_header, encode_records
+from ductor_stream.cli.surroundings import surroundings
+from ductor_stream.config import load
+from ductor_stream.engine.events import Proceed, RunStarted
+from ductor_stream.engine.state import FORMAT, Header, Record, RunState, UnknownFormat, encode_header, encode_records
 from ductor_stream.errors import StoreUnavailable
+from ductor_stream.ports import InboxRow, Received
+from ductor_stream.protocol.inbox import encode_event, encode_received
 from ductor_stream.store.reader import RunReader
-from ductor_stream.store.rows import Offence, OpenRun, OpenVersion
+from ductor_stream.store.rows import Offence, OpenRun, OpenVersion, PutOff
 
 database = database_fixture()
 rig = rig_fixture()
@@ -43,6 +47,39 @@ def entry(seq: int) -> bytes:
 def number_of(rig: PostgresRig) -> int:
     ((ns,),) = rig.rows("select ns from eec_namespace where name = %s", rig.name)
     return int(ns)
+
+
+# -- inputs that wait -----------------------------------------------------------------------------
+
+
+def put_off(owner: Owner, run_id: str, until: int | None, tries: int) -> InboxRow:
+    """A record for the run, that waits."""
+    body = encode_received(Received("run-events", owner.partition, 17, run_id.encode(), b"{}", []))
+    return owner.mail(f"t/{run_id}", kind="event", body=body, not_before=until, tries=tries)
+
+
+def test_inputs_of_a_run_that_wait_in_its_inbox(reader: RunReader, owner: Owner) -> None:
+    """Its own alone, whatever else waits there; what one run has for another counts too."""
+    owner.commit(owner.write("a"), owner.write("b"))
+    [a, b] = [run for run in map(reader.find_run, ("a", "b")) if run is not None]
+    assert (reader.put_off(a), reader.put_off(b)) == (None, None)
+    told = owner.mail("c", kind="engine", body=encode_event("a", Proceed(1)), not_before=T0 + 9_000, tries=2)
+    owner.commit(inbox=[put_off(owner, "a", T0 + 5_000, 1), put_off(owner, "b", None, 4), told])
+    assert reader.put_off(a) == PutOff(2, 2, T0 + 9_000)
+    assert reader.put_off(b) == PutOff(1, 4, None)
+
+
+def test_where_the_inbox_cannot_be_read_the_rest_is_told(rig: PostgresRig, owner: Owner) -> None:
+    state = RunState(Header(FORMAT, "a", "fulfil", "1", 1, "running", 4, T0, 2, T0, b"{}"), {})
+    owner.commit(owner.write("a"))
+    with RunReader(rig.dsn, rig.name) as reader:
+        row = reader.find_run("a")
+        assert row is not None
+        rig.run("alter table eec_inbox rename to eec_hidden")
+        try:
+            assert surroundings(reader, row, state, {}, load({})).put_off is None
+        finally:
+            rig.run("alter table eec_hidden rename to eec_inbox")
 
 
 # -- versions ------------------------------------------------------------------------------------

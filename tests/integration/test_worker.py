@@ -2,130 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 from support import fresh_name, until
-from worker_rigs import task_json
+from task_rig import Rig
+from topic_config import APPENDED, NOBODYS_TIME, configure
 
-from ductor_stream.kafka.topics import AdminConfig, create_topics, delete_topics, plan
-from ductor_stream.protocol.topics import Topics
-from ductor_stream.worker.window import decode_runs
+from ductor_stream.kafka.topics import delete_topics
 
 if TYPE_CHECKING:
     from servers import KafkaServer
 
     from ductor_stream.dev.kafka import EmbeddedKafka
-
-CHILD = Path(__file__).resolve().parents[1] / "worker_child.py"
-
-
-class Rig:
-    """A namespace of its own with one queue, worker processes, and a reader of what they report."""
-
-    def __init__(self, bootstrap: str, folder: Path, *, partitions: int = 1, protocol: str = "auto") -> None:
-        self.bootstrap = bootstrap
-        self.folder = folder
-        self.topics = Topics(fresh_name("w"))
-        self.partitions = partitions
-        self.protocol = protocol
-        self.admin = AdminConfig(bootstrap=bootstrap, topics=self.topics)
-        self.create()
-        self.children: list[subprocess.Popen[str]] = []
-        self._producer = Producer({"bootstrap.servers": bootstrap})
-        self._reader = Consumer({"bootstrap.servers": bootstrap, "group.id": fresh_name("r"), "auto.offset.reset": "earliest"})  # fmt: skip
-        self._reader.assign([TopicPartition(self.topics.attempt_results, p, 0) for p in range(partitions)])
-        self._seen: list[dict[str, Any]] = []
-
-    def create(self) -> None:
-        create_topics(self.admin, plan(self.topics, ["default"], partitions=self.partitions))
-
-    # -- workers ----------------------------------------------------------------------------
-
-    def worker(self, name: str, *, concurrency: int = 4, grace_s: float = 10, ready: bool = True) -> subprocess.Popen[str]:  # fmt: skip
-        config = {
-            "name": name,
-            "namespace": self.topics.namespace,
-            "bootstrap": self.bootstrap,
-            "folder": str(self.folder),
-            "concurrency": concurrency,
-            "grace_s": grace_s,
-            "protocol": self.protocol,
-        }
-        with (self.folder / f"{name}.log").open("w") as log:
-            child = subprocess.Popen(
-                [sys.executable, str(CHILD), json.dumps(config)], stdout=log, stderr=subprocess.STDOUT, text=True
-            )
-        self.children.append(child)
-        if ready:
-            self.until_ready(name)
-        return child
-
-    def problems(self, name: str) -> str | None:
-        """What the worker says is wrong; empty when it is ready, None before it says anything."""
-        path = self.folder / f"{name}.problems"
-        return path.read_text() if path.exists() else None
-
-    def until_ready(self, name: str) -> None:
-        until(lambda: self.problems(name) == "", within_ms=30_000, what=f"worker {name} is ready")
-
-    def log_of(self, name: str) -> str:
-        return (self.folder / f"{name}.log").read_text()
-
-    def ran(self) -> list[str]:
-        """What ran where, in order: ``worker argument``."""
-        path = self.folder / "ran"
-        return path.read_text().splitlines() if path.exists() else []
-
-    def let(self, gate: str) -> None:
-        (self.folder / gate).touch()
-
-    # -- the topics -------------------------------------------------------------------------
-
-    def task(self, step: str, *arguments: Any, partition: int = 0, **fields: Any) -> None:
-        fields.setdefault("node_id", fresh_name("n"))
-        value = task_json(step, *arguments, results_topic=self.topics.attempt_results, **fields)
-        self.put(self.topics.tasks("default"), value, partition)
-
-    def put(self, topic: str, value: bytes, partition: int = 0, key: bytes = b"run-1") -> None:
-        self._producer.produce(topic, value, key, partition, headers=[("ductor-wire", b"1")])
-        assert self._producer.flush(10) == 0
-
-    def reports(self, kind: str = "attempt.finished") -> list[dict[str, Any]]:
-        """All that was reported so far."""
-        while (message := self._reader.poll(0.05)) is not None:
-            if message.error() is None:
-                self._seen.append(msgspec.json.decode(message.value() or b""))
-        return [report for report in self._seen if report["type"] == kind]
-
-    def outputs(self) -> list[Any]:
-        return [report.get("output") for report in self.reports()]
-
-    def committed(self, partition: int = 0) -> tuple[int, list[tuple[int, int]]]:
-        """The group's offset and the runs in its metadata."""
-        group = self.topics.worker_group("default")
-        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": group})
-        try:
-            (at,) = consumer.committed([TopicPartition(self.topics.tasks("default"), partition)], 10)
-        finally:
-            consumer.close()
-        return at.offset, decode_runs(at.offset, at.metadata or "")
-
-    def close(self) -> None:
-        for child in self.children:
-            if child.poll() is None:
-                child.kill()
-            child.wait(10)
-        self._reader.close()
-        self._producer.flush(5)
 
 
 @pytest.fixture
@@ -333,3 +227,15 @@ def test_topics_that_are_deleted_and_created_anew_are_read_from_their_beginning(
         rig.task("quick", n)
     until(lambda: len(rig.ran()) == 8, within_ms=60_000)
     until(lambda: rig.committed() == (3, []))
+
+
+def test_results_whose_time_the_broker_refuses_are_sent_again(rig: Rig) -> None:
+    """R9: as from a host whose clock is an hour ahead, and the records beside them in one request."""
+    configure(rig.bootstrap, rig.topics.attempt_results, NOBODYS_TIME)
+    rig.worker("a")
+    for n in range(20):
+        rig.task("quick", n)
+    until(lambda: "is sent again" in rig.log_of("a"), within_ms=30_000)
+    configure(rig.bootstrap, rig.topics.attempt_results, APPENDED)
+    until(lambda: sorted(rig.outputs()) == list(range(20)), within_ms=30_000)
+    assert len(rig.ran()) == 20

@@ -10,6 +10,7 @@ import contextlib
 import io
 import json
 import os
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -32,6 +33,8 @@ _ENGINE = "ductor_stream.engine."
 
 def make() -> None:
     """The mutants of all modules, in ``mutants/``."""
+    # mutmut takes a module that it only copied, since another one was asked for, for one whose mutants are made.
+    shutil.rmtree("mutants/ductor_stream", ignore_errors=True)
     Path("mutants").mkdir(exist_ok=True)
     copy_src_dir()
     with contextlib.redirect_stdout(io.StringIO()):

@@ -9,6 +9,7 @@ function in a child process, which then runs the tests that reach that function,
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import resource
@@ -36,6 +37,7 @@ def registered(mutants: Mapping[str, FunctionType], is_classmethod: bool = False
 
     def register(function: FunctionType) -> FunctionType:
         _known[function.__code__] = (function, mutants)
+        function.__cantrace__ = True  # type: ignore[attr-defined]  # else Python hides an audit hook from `_see`
         return function
 
     return register
@@ -95,6 +97,10 @@ class Trials:
             self._hit.add(frame.f_code)
 
     def _run(self, item: pytest.Item) -> None:
+        for module in {function.__module__ for function, _ in _known.values()}:
+            for value in vars(sys.modules[module]).values():
+                if isinstance(value, functools._lru_cache_wrapper):
+                    value.cache_clear()  # else what another test has asked already reaches nobody
         item.ihook.pytest_runtest_protocol(item=item, nextitem=None)
 
     def _mutants(self) -> Iterator[tuple[str, CodeType, FunctionType]]:

@@ -13,7 +13,6 @@ from types import FunctionType
 from typing import Any
 
 from ductor_stream.coordinator.commit import Committer
-from ductor_stream.coordinator.conflict import Conflict
 from ductor_stream.coordinator.dispatch import Dispatcher
 from ductor_stream.coordinator.intake import Intake
 from ductor_stream.coordinator.service import Coordinator
@@ -105,12 +104,6 @@ _blind(
     """,
 )
 _blind(
-    "inbox_input_put_off_in_memory",
-    Conflict._without_losers,
-    "elif entry.durable:",
-    "elif entry.received is not None:",
-)
-_blind(
     "wake_at_of_a_wide_run_after_reload",
     Committer._wake,
     """
@@ -139,7 +132,12 @@ _blind(
     concerned |= {partition for partition, _ in work.consumed} | {row.partition for row in work.handed}
     """,
 )
-_blind("passed_when_once_heard", TopicDelivery.passes.fget, "return self.runs and self._heard", "return self._heard")
+_blind(
+    "passed_when_once_heard",
+    vars(TopicDelivery)["passes"].fget,
+    "return self.runs and self._heard",
+    "return self._heard",
+)
 _blind(
     "ledger_finishes_in_another_window",
     Ledger.done,
@@ -178,6 +176,10 @@ _blind(
 _blind(
     "outcome_of_a_former_executions_child",
     child.finished,
-    'if node is None or node.kind != "child" or event.execution != draft.header.execution:',
-    'if node is None or node.kind != "child":',
+    """
+        if node is None or node.child is None or event.execution != draft.header.execution:
+            return None
+        if event.child_run_id != node.child.run_id:
+    """,
+    "if node is None or node.child is None:",
 )

@@ -24,6 +24,7 @@ from ductor_stream.coordinator import (
     suspects,
     takeover,
     watchdog,
+    work,
 )
 from ductor_stream.coordinator.cache import RunCache
 from ductor_stream.coordinator.ticking import Ticker
@@ -32,6 +33,7 @@ from ductor_stream.engine import fork, tick
 from ductor_stream.engine.actions import TellParent
 from ductor_stream.engine.reduce import attempt
 from ductor_stream.errors import CommitOutcomeUnknown
+from ductor_stream.protocol import writing
 from ductor_stream.testing.simulation.memory_database import Database
 from ductor_stream.worker import deliveries, ledger, outlet
 
@@ -137,6 +139,22 @@ def outbox_row_dropped_when_sent(original: Any) -> Any:
     return changed
 
 
+@_bug(dispatch.Dispatcher, "crowding")
+def bytes_that_were_confirmed_still_count(original: Any) -> Any:
+    def changed(self: Any) -> float:
+        crowd, rows = original(self), self.unconfirmed() / self._config.unconfirmed_limit
+        if crowd > rows:
+            self.most = max(getattr(self, "most", 0.0), crowd)
+        return max(rows, getattr(self, "most", 0.0))
+
+    return changed
+
+
+@_bug(writing, "_plain")
+def result_left_out_in_avro(original: Any) -> Any:
+    return lambda struct: {name: field for name, field in original(struct).items() if name != "result"}
+
+
 @_bug(dispatch.Dispatcher, "failures")
 def failed_delivery_counts_as_done(original: Any) -> Any:
     return lambda self, owned: []
@@ -144,8 +162,8 @@ def failed_delivery_counts_as_done(original: Any) -> Any:
 
 @_bug(commit, "row_for")
 def outcome_of_a_child_sent_to_the_wrong_home(original: Any) -> Any:
-    def changed(run_id: str, action: Any, partitions: int) -> Any:
-        other, row = original(run_id, action, partitions)
+    def changed(run_id: str, action: Any, partitions: int, context: Any) -> Any:
+        other, row = original(run_id, action, partitions, context)
         if isinstance(action, TellParent):
             row = msgspec.structs.replace(row, partition=(row.partition + 1) % partitions)
         return other, row
@@ -233,7 +251,43 @@ def stray_record_dropped(original: Any) -> Any:
 
 @_bug(conflict.Conflict, "_without_losers")
 def losers_of_a_conflict_dropped(original: Any) -> Any:
-    return lambda self, work: [entry for entry in self._entries if entry.run_id not in self._losers]
+    return lambda self, work: [entry for entry in self._entries if entry.run_id not in self._lost]
+
+
+@_bug(work.Ticked, "contended")
+def lost_version_checks_not_told(original: Any) -> Any:
+    return lambda self, now: []
+
+
+@_bug(conflict.Conflict, "attempt")
+def checks_lost_in_place_not_told(original: Any) -> Any:
+    def changed(self: Any) -> Any:
+        work, entries = original(self)
+        work.lost = {}
+        return work, entries
+
+    return changed
+
+
+@_bug(conflict.Conflict, "_requeue")
+def lost_rounds_not_counted(original: Any) -> Any:
+    return lambda self, work, entry, not_before, tries: original(self, work, entry, not_before, entry.tries)
+
+
+@_bug(conflict.Conflict, "_wait")
+def whoever_waits_behind_counts_as_a_loser(original: Any) -> Any:
+    return lambda self, work, entry: original(self, work, msgspec.structs.replace(entry, tries=entry.tries + 1))
+
+
+@_bug(intake.Intake, "_decoded")
+def whatever_was_in_the_inbox_counts_as_a_loser(original: Any) -> Any:
+    def changed(self: Any, row: Any) -> Any:
+        entry = original(self, row)
+        if entry is not None:
+            entry.tries = row.tries + 1
+        return entry
+
+    return changed
 
 
 # -- workers ------------------------------------------------------------------------------

@@ -101,6 +101,16 @@ async def holds_one_in_a_cycle(loop: SteppedLoop) -> None:
     await held
 
 
+async def holds_one_in_a_cycle_further_out(loop: SteppedLoop) -> None:
+    errors, held = [], nothing()
+    try:
+        raise ValueError
+    except ValueError as error:
+        errors.append(error)
+    await holds_one_in_a_cycle(loop)
+    await held
+
+
 async def is_in_a_group(loop: SteppedLoop) -> None:
     async with asyncio.TaskGroup() as group, asyncio.timeout(10):
         group.create_task(awaits_in_finally(loop))
@@ -119,6 +129,21 @@ async def is_in_an_async_generator(loop: SteppedLoop) -> None:
 
     async for _ in pages():
         pass
+
+
+async def is_in_a_generator_that_is_awaited(loop: SteppedLoop) -> None:
+    class Generated:
+        def __await__(self):
+            try:
+                yield from loop.create_future()
+            finally:
+                yield from asyncio.sleep(0).__await__()
+                SEEN.append("never: after an await in finally")
+
+    try:
+        await Generated()
+    except RuntimeError:
+        SEEN.append("never: that it will not end is not its caller's to hear")
 
 
 async def is_in_what_hides_what_it_awaits(loop: SteppedLoop) -> None:
@@ -185,8 +210,10 @@ SUSPENDED = [
     holds_coroutines_not_started,
     holds_one_on_the_stack,
     holds_one_in_a_cycle,
+    holds_one_in_a_cycle_further_out,
     is_in_a_group,
     is_in_an_async_generator,
+    is_in_a_generator_that_is_awaited,
     is_in_what_hides_what_it_awaits,
     left_an_async_generator,
     uses_locks_and_queues,

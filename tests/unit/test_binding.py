@@ -69,6 +69,7 @@ def test_an_older_callers_array_may_leave_out_what_has_a_default() -> None:
         (b"[", "^input: "),
         (b'[{"id":"a","items":[1]}]', r"^order\.items\[0\]: Expected `str`"),
         (b'[{"id":"a","items":[]},5]', "^note: Expected `str`"),
+        (b'[{"id":"a","items":[]},"n","x"]', "^times: Expected `int`"),
     ],
 )
 def test_an_array_that_does_not_fit_says_where(raw: bytes, problem: str) -> None:
@@ -80,8 +81,13 @@ def test_no_parameters_are_an_empty_array() -> None:
     nothing = Parameters("nothing", [])
     assert nothing.bind((), {}) == b"[]"
     assert nothing.decode(b"[]") == []
-    with pytest.raises(TypeError, match="takes 0 positional arguments"):
+    with pytest.raises(TypeError, match=r"^nothing\(\) takes 0 positional arguments"):
         nothing.bind((1,), {})
+
+
+def test_all_that_is_missing_is_named() -> None:
+    with pytest.raises(TypeError, match=r"^two\(\) is missing the argument 'a', 'b'$"):
+        Parameters("two", [Parameter("a"), Parameter("b")]).bind((), {})
 
 
 def test_a_positional_only_parameter_has_no_name() -> None:
@@ -89,3 +95,5 @@ def test_a_positional_only_parameter_has_no_name() -> None:
     assert only.bind((1,), {}) == b"[1]"
     with pytest.raises(TypeError, match="unexpected keyword argument 'x'"):
         only.bind((), {"x": 1})
+    with pytest.raises(TypeError, match="unexpected keyword argument 'x'"):
+        only.bind((1,), {"x": 1})

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from support import until
 
+from ductor_stream.client import lifecycle_feed
 from ductor_stream.client.calls import ClientCalls, SyncClientCalls
 from ductor_stream.engine.events import Failure
 from ductor_stream.errors import (
@@ -27,7 +28,7 @@ from ductor_stream.errors import (
     StoreUnavailable,
     UsageError,
 )
-from ductor_stream.outcomes import Outcome, Question
+from ductor_stream.outcomes import Outcome, Question, RunDescription
 
 from .client_rigs import MemoryLog, MemoryReader, Order, app, approved, core, fulfil, fulfil_2, sweep
 
@@ -202,6 +203,33 @@ def test_a_wait_that_takes_too_long_tells_what_was_heard_last(
     waiting.cancel()
 
 
+@pytest.mark.parametrize("kind", ["database", "log"])
+def test_a_run_is_described_as_it_is(reader: MemoryReader, log: MemoryLog, kind: str) -> None:
+    client = SyncClientCalls()
+    client._core = core(log, reader if kind == "database" else None)
+    handle = client.start(fulfil, ORDER, run_id="order-42")
+    with pytest.raises(TimeoutError, match=r"nothing is known of run order-42 after 0.0 s: was it started"):
+        handle.describe(timeout=0.0)
+    for status, reason in (("running", ""), ("suspended", "bug: oops"), ("completed", "")):
+        if kind == "database":
+            reader.rows[Question("order-42")] = Outcome("order-42", 1, status, "fulfil", "1", reason=reason)
+        else:
+            log.say("run.started" if status == "running" else f"run.{status}", reason=reason)
+        assert handle.describe(timeout=5) == RunDescription("order-42", status, 1, "fulfil", "1", reason)
+    client.core.close()
+
+
+def test_what_a_run_failed_with_is_its_reason(reading: SyncClientCalls, reader: MemoryReader) -> None:
+    failure = Failure("step_failed", "Declined", "no funds")
+    reader.rows[Question("order-42")] = Outcome("order-42", 2, "failed", "fulfil", "1", failure=failure)
+    assert reading.handle("order-42").describe() == RunDescription("order-42", "failed", 2, "fulfil", "1", "no funds")
+
+
+def test_a_run_from_before_is_described_by_the_database_alone(client: SyncClientCalls) -> None:
+    with pytest.raises(InvalidConfig, match="set DUCTOR_DATABASE_URL"):
+        client.handle("order-42").describe()
+
+
 # -- without a database ---------------------------------------------------------------------
 
 
@@ -253,6 +281,17 @@ def test_a_start_that_uses_a_run_that_had_ended_hears_how(client: SyncClientCall
     assert (restarted.result(timeout=5), handle.result(timeout=5)) == ("new", "new")
 
 
+def test_that_a_run_was_contended_says_nothing_of_how_it_stands(client: SyncClientCalls, log: MemoryLog) -> None:
+    handle = client.start(fulfil, ORDER, run_id="order-42", start_id="s2")
+    waiting = client.core.outcome(handle._target)
+    log.say("run.started", about="s2", seq=1)
+    log.say("run.paused", seq=2)
+    log.say("run.contended", seq=2, status="running", reason="2 input(s) waited")
+    log.say("run.completed", seq=3, result=b'"done"')
+    log.say("run.contended", seq=3, status="running", reason="told again")
+    assert (handle.result(timeout=5), waiting.done()) == ("done", True)
+
+
 def test_a_restart_waits_for_the_execution_it_began(client: SyncClientCalls, log: MemoryLog) -> None:
     handle = client.start(fulfil, ORDER, run_id="order-42", start_id="s2", on_conflict="restart_if_closed")
     waiting = client.core.outcome(handle._target)
@@ -292,6 +331,47 @@ def test_two_starts_of_one_run_are_answered_each(client: SyncClientCalls, log: M
     assert [future.result(5).status for future in waiting] == ["terminated", "completed"]
 
 
+def test_a_start_that_is_named_late_is_answered_by_what_it_went_on_as(client: SyncClientCalls, log: MemoryLog) -> None:
+    """R5: the event that names it was not taken at once, and is redriven when its run has gone on as new and ended."""
+    first = client.core.outcome(client.start(fulfil, ORDER, run_id="order-42", start_id="s1")._target)
+    again = client.start(fulfil, ORDER, run_id="order-42", start_id="s2", on_conflict="restart_if_closed")
+    second = client.core.outcome(again._target)
+    log.say("run.started", about="s1", seq=1)
+    log.say("run.cancelled", seq=2)
+    log.say("run.continued", execution=2, seq=4)
+    log.say("run.failed", execution=3, seq=5)
+    assert not second.done()
+    log.say("run.started", execution=2, about="s2", seq=3)
+    assert (first.result(5).execution, second.result(5).execution, second.result(5).status) == (1, 3, "failed")
+
+
+def test_a_run_that_has_gone_on_many_times_still_knows_its_start(client: SyncClientCalls, log: MemoryLog) -> None:
+    handle = client.start(fulfil, ORDER, run_id="order-42", start_id="s1", on_conflict="reject")
+    waiting = client.core.outcome(handle._target)
+    log.say("run.started", about="s1")
+    for execution in range(1, 9):
+        log.say("run.continued", execution=execution)
+    log.say("run.completed", execution=9, result=b'"done"')
+    assert waiting.result(5).execution == 9
+
+
+def test_a_run_that_is_waited_for_is_not_forgotten(
+    client: SyncClientCalls, log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lifecycle_feed, "REMEMBERED", 5)
+    ids = [f"waited-{n}" for n in range(20)]
+    waiting = [client.core.outcome(client.start(fulfil, ORDER, run_id=run_id)._target) for run_id in ids]
+    for n in range(100):
+        client.start(fulfil, ORDER, run_id=f"other-{n}")
+    for run_id in ids:
+        log.say("run.completed", run_id, result=b'"r"')
+    assert {future.result(5).status for future in waiting} == {"completed"}
+    for n in range(100, 105):
+        client.start(fulfil, ORDER, run_id=f"other-{n}")
+    with pytest.raises(InvalidConfig):
+        client.handle("waited-0").result(timeout=5)
+
+
 # -- with a database ------------------------------------------------------------------------
 
 
@@ -326,6 +406,21 @@ def test_whoever_gives_up_is_not_asked_for_any_more(reading: SyncClientCalls, re
     assert reader.asked[-1] == [Question("order-42")]
 
 
+def test_what_is_not_waited_for_any_more_is_forgotten(reading: SyncClientCalls, reader: MemoryReader) -> None:
+    """However long somebody else waits."""
+    reader.rows[Question("long")] = Outcome("long", 1, "running")
+    waiting = reading.core.outcome(reading.handle("long")._target)
+    for n in range(20):
+        reader.rows[Question(f"run-{n}")] = Outcome(f"run-{n}", 1, "completed", result=b"1")
+        assert reading.handle(f"run-{n}").result(timeout=5) == 1
+    feed = reading.core._feed
+    until(lambda: not any(feed.latest(Question(f"run-{n}")) for n in range(20)))
+    latest = feed.latest(Question("long"))
+    assert latest is not None
+    assert latest.status == "running"
+    waiting.cancel()
+
+
 # -- closing, asyncio -----------------------------------------------------------------------
 
 
@@ -333,10 +428,12 @@ def test_whoever_gives_up_is_not_asked_for_any_more(reading: SyncClientCalls, re
 def test_closing_ends_every_wait(log: MemoryLog, kind: str) -> None:
     client = SyncClientCalls()
     client._core = core(log, MemoryReader() if kind == "database" else None)
-    waiting = client.core.outcome(client.start(sweep)._target)
+    target = client.start(sweep)._target
+    waiting = [client.core.outcome(target), client.core.known(target)]
     client.core.close()
-    with pytest.raises(UsageError, match="closed before the run ended"):
-        waiting.result(5)
+    for future in waiting:
+        with pytest.raises(UsageError, match="closed before the answer came"):
+            future.result(5)
     with pytest.raises(UsageError, match="the client is closed"):
         client.core.outcome(client.start(sweep)._target)
     assert log.closed_with is not None
@@ -368,6 +465,9 @@ def test_the_same_with_asyncio(log: MemoryLog) -> None:
         await asyncio.sleep(0)
         log.say("run.completed", result=b'"r-77"')
         assert list(await results) == ["r-77", "r-77"]
+        assert (await handle.describe()).status == "completed"
+        with pytest.raises(TimeoutError, match="nothing is known of run order-43"):
+            await (await client.start(fulfil, ORDER, run_id="order-43")).describe(timeout=0.0)
         client.core.close()
 
     asyncio.run(scene())

@@ -53,7 +53,7 @@ def test_the_file_may_be_elsewhere_but_has_to_be_there(tmp_path: Path) -> None:
     other = tmp_path / "other.toml"
     other.write_text('[kafka]\nbootstrap = "other:1"')
     assert load({"DUCTOR_CONFIG": str(other)}).kafka_bootstrap == "other:1"
-    with pytest.raises(InvalidConfig, match=r"nope\.toml: .*No such file"):
+    with pytest.raises(InvalidConfig, match=r"DUCTOR_CONFIG names .*nope\.toml: there is no such file"):
         load({"DUCTOR_CONFIG": str(tmp_path / "nope.toml")})
     with pytest.raises(InvalidConfig, match=r"^ductor\.toml: "):
         read("kafka = [")
@@ -95,7 +95,9 @@ def test_dotted_keys_need_no_quotes_and_values_become_text() -> None:
         ("", {"KAFKA_BOOTSTRP": "x"}, "unknown variable DUCTOR_KAFKA_BOOTSTRP .*'DUCTOR_KAFKA_BOOTSTRAP'"),
         ("", {"DATABSE_URL": "x"}, "unknown variable DUCTOR_DATABSE_URL .*'DUCTOR_DATABASE_URL'"),
         ("", {"HEALTH_PORT": "http"}, r"health_port \(DUCTOR_HEALTH_PORT\): Expected `int"),
-        ("", {"ENCODING": "xml"}, r"encoding \(DUCTOR_ENCODING\): Invalid enum value 'xml'"),
+        ("", {"ENCODING": "xml"}, r"\(DUCTOR_ENCODING\): Invalid enum value 'xml', it may be json, avro, registry"),
+        ('kafka_bootstap = "x"', {}, r"unknown key 'kafka_bootstap' \(did you mean '\[kafka\] bootstrap'\?\)"),
+        ("", {"DATABASE_URL": "my-database"}, "the database URL is none: it is written as postgresql://"),
         ("", {"ENCODING": "registry"}, "set DUCTOR_SCHEMA_REGISTRY_URL too"),
         ("", {"TOPIC_PREFIX": "a b"}, "topic prefix 'a b'"),
         ("", {"NAMESPACE": "a.b"}, "namespace 'a.b'"),
@@ -177,6 +179,57 @@ def test_no_secret_is_shown() -> None:
     assert shown["kafka"] == {"sasl.password": "***", "ssl.key.pem": "***", "sasl.username": "u"}
     assert shown_url("host=h password='hu sh' user=u") == "host=h password=*** user=u"
     assert shown_url("postgresql://h/db") == "postgresql://h/db"
+
+
+@pytest.mark.parametrize("password", ["p#ss", "p?ss", "p%23ss"])
+def test_a_password_is_what_libpq_takes_for_it(password: str) -> None:
+    """It may have what ends the place in other URLs: neither is it shown then, nor does an option become a part of it."""
+    url = f"postgresql://u:{password}@h:5/db"
+    assert shown_url(url) == "postgresql://u:***@h:5/db"
+    settings = load({"DUCTOR_DATABASE_URL": url, "DUCTOR_DATABASE_SSLMODE": "verify-full"})
+    meant = conninfo_to_dict(url)
+    assert conninfo_to_dict(settings.need_database()) == {**meant, "sslmode": "verify-full"}
+    assert meant["password"] in ("p#ss", "p?ss")
+
+
+def test_no_password_of_several_registries_is_shown() -> None:
+    environ = {"DUCTOR_SCHEMA_REGISTRY_URL": "https://a:hush@sr1,https://c:hush@sr2"}
+    assert load(environ).redacted()["schema_registry"] == {"url": "https://a:***@sr1,https://c:***@sr2"}
+
+
+ELSEWHERE = """
+log_level = "debug"
+partitions = 3
+[kafka]
+bootstrap = "prod:9093"
+security.protocol = "SASL_SSL"
+sasl.password = "s3cret"
+linger.ms = 5
+[database]
+host = "prod-db"
+dbname = "orders"
+password = "s3cret"
+[schema_registry]
+url = "http://registry"
+"""
+
+
+def test_embedded_servers_get_no_option_that_is_for_servers_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else `dev` in a folder that is configured for production migrates, and runs on, the database of production."""
+    (tmp_path / "ductor.toml").write_text(ELSEWHERE, "utf-8")
+    monkeypatch.chdir(tmp_path)
+    given = {"kafka_bootstrap": "127.0.0.1:1", "database_url": "postgresql://me@127.0.0.1:2/postgres"}
+    settings = load({}, **given).embedded(kafka=True, postgres=True)
+    assert settings.need_database() == given["database_url"]
+    assert settings.kafka == {"linger.ms": "5"}
+    assert load({}, **given).embedded(kafka=False, postgres=False) == load({}, **given)
+    # And the processes of `dev --reload`, which read their settings anew in the same folder, have these and no others.
+    environ = {"PATH": "p", "DUCTOR_DATABASE_URL_FILE": "x", "DUCTOR_KAFKA_SSL_CA_PEM": "y", "DUCTOR_CACHE_DIR": "z"}
+    theirs = settings.environment(environ)
+    assert load(theirs) == settings
+    assert (theirs["PATH"], theirs["DUCTOR_CACHE_DIR"]) == ("p", "z")
 
 
 def test_every_option_of_libpq_is_known() -> None:

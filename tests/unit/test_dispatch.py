@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ductor_stream.clock import StoreClock
+from ductor_stream.coordinator.config import CoordinatorConfig
 from ductor_stream.coordinator.dispatch import Dispatcher
 from ductor_stream.engine.ids import Fence
 from ductor_stream.ports import Outgoing, Undeliverable
@@ -37,9 +38,9 @@ def fence(node: int) -> Fence:
     return Fence("r", 1, str(node), 1)
 
 
-def dispatcher() -> tuple[Dispatcher, Log]:
+def dispatcher(**bounds: int) -> tuple[Dispatcher, Log]:
     log = Log()
-    made = Dispatcher(log, StoreClock(), Metrics(), Local())  # type: ignore[arg-type]
+    made = Dispatcher(CoordinatorConfig(**bounds), log, StoreClock(), Metrics(), Local())  # type: ignore[arg-type]
     made.open(0, 0)
     return made, log
 
@@ -69,3 +70,21 @@ def test_a_row_with_attempts_in_process_is_confirmed_by_the_commit_that_discharg
     assert made.confirmed(0) == 0, "that commit has not landed"
     made.discharge(both)
     assert made.confirmed(0) == 1
+
+
+def test_what_is_unconfirmed_is_bounded_in_batches_of_a_partition_and_in_bytes_of_all() -> None:
+    """Protocol 11: large records crowd a process long before their batches are many, whichever partitions they are of."""
+    made, log = dispatcher(unconfirmed_limit=4, unconfirmed_bytes=1_000)
+    made.open(1, 0)
+    large = Outgoing("t", b"r", b"x" * 400)
+    made.send(0, 1, [RECORD])
+    assert made.crowding() == 1 / 4
+    made.send(0, 2, [large])
+    made.send(1, 1, [], {fence(1): large})
+    assert made.crowding() == made.crowd == 0.802
+    made.send(1, 2, [large])
+    assert (made.unconfirmed(), made.crowding()) == (2, 1.202)
+    log.answer(0, 1, 2)
+    assert made.crowding() == 0.8, "a row that stands behind one that is not done would be redriven too"
+    made.discharge([fence(1)])
+    assert (made.crowding(), made.crowd) == (0.0, 0.0)

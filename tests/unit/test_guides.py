@@ -8,21 +8,18 @@ import types
 from pathlib import Path
 
 import pytest
+from pages import ROOT, fenced
 
-GUIDES = sorted((Path(__file__).resolve().parents[2] / "docs" / "guides").glob("*.md"))
+GUIDES = sorted((ROOT / "docs/guides").glob("*.md"))
 
 
 def program_of(page: Path) -> str:
     """The page's Python blocks, each at its own line, so that an error names the line of the page."""
-    lines = page.read_text().splitlines()
-    kept, inside = [], False
-    for line in lines:
-        if line.startswith("```"):
-            inside = line == "```python"
-            kept.append("")
-        else:
-            kept.append(line if inside else "")
-    return "\n".join(kept)
+    program = ""
+    for block in fenced(page):
+        if block.language == "python":
+            program += "\n" * (block.line - 1 - program.count("\n")) + block.text
+    return program
 
 
 def test_there_are_guides() -> None:

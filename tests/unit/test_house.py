@@ -71,6 +71,20 @@ def test_the_coordinator_takes_time_and_chance_from_its_ports(path: Path) -> Non
     assert not imports & {"time", "random", "uuid", "os", "socket"}
 
 
+LINUX = re.compile(
+    r"/(proc|sys)/|\b(prctl|s?epoll|inotify\w*|eventfd|memfd_create|os\.(sched_\w+|pidfd_\w+|splice|sendfile))\b|MSG_NOSIGNAL"
+)
+GUARDED = {"dev/cluster.py", "dev/process.py", "dev/trampoline.py"}
+"""Modules that do what only Linux has, and only there."""
+
+
+def test_what_only_linux_has_is_asked_for_on_linux_alone() -> None:
+    found = {_name(path) for path in MODULES if LINUX.search(path.read_text())}
+    assert found == GUARDED
+    for name in sorted(GUARDED):
+        assert re.search(r'sys\.platform (==|!=) "linux"', (PACKAGE / name).read_text()), f"{name} asks for no platform"
+
+
 def _tracked() -> list[Path]:
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],

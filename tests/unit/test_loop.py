@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from ductor_stream.engine.planners.loop import LoopOverrun, WorkflowTask
+from ductor_stream.engine.planners.loop import LoopDropped, LoopOverrun, WorkflowTask
 from unit.stepped_loop import SteppedLoop, every_loop_abandoned  # noqa: F401 - an autouse fixture
 
 # -- cancellation, exceptions -----------------------------------------------------------------
@@ -44,6 +45,39 @@ def test_a_failing_callback_is_kept_and_nothing_is_printed(capfd: pytest.Capture
     assert len(loop.exceptions) == 100
     assert capfd.readouterr() == ("", "")
     assert not caplog.records
+
+
+def test_what_the_collector_reports_is_not_kept_and_all_else_is():
+    """Its moment does not repeat in replay."""
+    loop = SteppedLoop()
+    reported = {"message": "a message of the workflow's own"}
+    loop.default_exception_handler(reported)
+    loop.call_exception_handler({"exception": ValueError()})
+
+    async def waits() -> None:
+        await loop.create_future()
+
+    asyncio.Task(waits(), loop=loop)  # asyncio's own, which nobody holds
+    loop.run_ready()
+    gc.collect()
+    assert [each.get("message") for each in loop.exceptions] == [reported["message"], None]
+    loop.abandon()
+    loop.call_exception_handler(reported)
+    assert loop.exceptions == []
+
+
+def test_a_loop_says_whether_it_runs_and_never_measures():
+    loop = SteppedLoop()
+
+    def says() -> tuple[bool, bool, bool]:
+        return loop.is_running(), loop.is_closed(), loop.get_debug()
+
+    async def workflow():
+        return says()
+
+    assert says() == (False, False, False)
+    assert loop.start(workflow()).result() == (True, False, False)
+    assert says() == (False, False, False)
 
 
 def test_a_task_that_failed_unseen_is_told_without_waiting_for_the_collector():
@@ -188,3 +222,53 @@ def test_tasks_are_ours_and_held_until_they_are_done():
     assert [task.get_name() for task in loop.live_tasks()] == ["task-1"]
     loop.answer("1.1")
     assert loop.live_tasks() == []
+
+
+def test_tasks_and_timers_have_the_name_and_the_context_that_they_are_given():
+    loop = SteppedLoop()
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable")
+    context = contextvars.Context()
+    context.run(variable.set, "given")
+
+    async def part() -> None:
+        loop.said.append(variable.get("none"))
+
+    async def workflow():
+        given = asyncio.get_running_loop().create_task(part(), name="mine", context=context)
+        assert given.get_name() == "mine"
+        await given
+        await asyncio.create_task(part())
+        asyncio.get_running_loop().call_later(1, lambda: loop.said.append(variable.get("none")), context=context)
+
+    loop.start(workflow())
+    (place,) = loop.pending
+    loop.due(place)
+    assert [said for said in loop.said if not said.startswith("timer")] == ["given", "none", "given"]
+
+
+def test_a_loop_that_was_dropped_runs_nothing_more():
+    loop = SteppedLoop()
+    loop.abandon()
+    with pytest.raises(LoopDropped, match=r"^the loop was dropped$"):
+        loop.run_ready()
+    with pytest.raises(LoopDropped, match=r"^no run starts on a dropped loop$"):
+        loop.spawn_root(asyncio.sleep(0))
+
+
+def test_a_loop_that_runs_can_be_neither_run_nor_closed():
+    loop = SteppedLoop()
+    told: list[BaseException] = []
+
+    def again() -> None:
+        for call in (loop.run_ready, loop.close):
+            try:
+                call()
+            except RuntimeError as error:
+                told.append(error)
+
+    loop.call_soon(again)
+    loop.run_ready()
+    assert [(type(each), str(each)) for each in told] == [
+        (RuntimeError, "the loop is running already"),
+        (RuntimeError, "a running loop cannot be closed"),
+    ]

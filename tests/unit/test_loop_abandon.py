@@ -77,6 +77,27 @@ def test_user_code_that_ends_meanwhile_finds_the_dropped_loop_and_no_other():
     assert SEEN == ["unset", "refused"]
 
 
+def test_an_async_generator_that_is_awaited_ends_as_its_caller_does():
+    loop = SteppedLoop()
+
+    async def pages():
+        try:
+            yield await loop.create_future()
+        finally:
+            try:
+                await asyncio.sleep(0)  # needs no loop: a dropped one cannot refuse it
+            finally:
+                SEEN.append("finally")
+
+    async def workflow() -> None:
+        async for _ in pages():
+            pass
+
+    loop.start(workflow())
+    assert loop.abandon() == 0
+    assert SEEN == ["finally"]
+
+
 def test_code_that_cannot_be_ended_is_kept_and_counted(monkeypatch: pytest.MonkeyPatch):
     kept: list[object] = []
     monkeypatch.setattr(dropping, "_unending", kept)
@@ -92,10 +113,11 @@ def test_code_that_cannot_be_ended_is_kept_and_counted(monkeypatch: pytest.Monke
 
     loop = SteppedLoop()
     loop.start(stubborn())
-    assert loop.abandon() == 1
-    assert len(kept) == 1
-    assert 1_000 < len(tries) < 1_100  # each refusal made it try again: they end, else this would go on for ever
+    unended = loop.abandon()
     released.append(True)  # the test must not leave it to the collector
+    assert (unended, len(kept)) == (1, 1)
+    assert loop.said == ["timer 1 at 101"]  # of its first try: what it set afterwards is nobody's
+    assert 1_000 < len(tries) < 1_100  # each refusal made it try again: they end, else this would go on for ever
 
 
 def test_every_call_on_a_dropped_loop_is_refused():

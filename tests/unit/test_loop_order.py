@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ductor_stream.engine.planners.loop import WorkflowFuture, WorkflowTask
-from unit import unordered_program
+from unit import early_names, unordered_program
 from unit.stepped_loop import SteppedLoop, every_loop_abandoned  # noqa: F401 - an autouse fixture
 
 # -- order ------------------------------------------------------------------------------------
@@ -28,6 +28,7 @@ def said_by_program(seed: str, scattered: int) -> str:
 
 def test_another_process_hears_the_same():
     first = said_by_program("0", 0)
+    assert first.splitlines() == unordered_program.heard(0)
     assert first.endswith("None\n")
     for line in (
         "after wait19",
@@ -40,6 +41,18 @@ def test_another_process_hears_the_same():
         assert line in first
     for seed, scattered in [("1", 12_345), ("2", 777), ("random", 54_321)]:
         assert said_by_program(seed, scattered) == first
+
+
+def test_names_that_were_taken_from_asyncio_before_the_loop_was_there_are_replaced():
+    """``from asyncio import as_completed``, as in users' modules; ORIGINALS shows that only names are, no values."""
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "tests")])}
+    command = [sys.executable, early_names.__file__]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    *results, still_cpythons = done.stdout.splitlines()
+    assert results == [str([*range(0, 16, 2), 1]), str([*range(0, 16, 2)])]
+    assert still_cpythons == str([False, False, sys.version_info >= (3, 12)])
 
 
 def test_tasks_and_futures_hash_by_number():
@@ -92,6 +105,8 @@ def test_other_loops_keep_asyncios_own_behaviour():
         assert not isinstance(gathered, WorkflowFuture)
         completed = [await each for each in asyncio.as_completed([value(3), value(4)], timeout=5)]
         await gathered
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(value(6), timeout=0)
         return sorted(completed), await asyncio.wait_for(value(5), timeout=5), asyncio.all_tasks()
 
     completed, waited, tasks = asyncio.run(main())
@@ -102,11 +117,42 @@ def test_as_completed_still_says_what_it_wants():
     loop = SteppedLoop()
 
     async def workflow():
-        future = loop.create_future()
-        with pytest.raises(TypeError):
-            list(asyncio.as_completed(future))
+        coro = loop.node()
+        for one in (loop.create_future(), coro):
+            with pytest.raises(TypeError, match="an iterable of"):
+                list(asyncio.as_completed(one))
+        coro.close()
 
     assert loop.start(workflow()).exception() is None
+
+
+def test_as_completed_gives_up_in_time():
+    loop = SteppedLoop()
+
+    async def workflow():
+        for each in asyncio.as_completed([loop.node()], timeout=5):
+            await each
+
+    root = loop.start(workflow())
+    [timer] = loop.pending
+    loop.due(timer)
+    assert isinstance(root.exception(), TimeoutError)
+
+
+def test_all_tasks_are_those_of_the_loop_that_is_meant():
+    loop, other = SteppedLoop(), SteppedLoop()
+    other.start(other.node())
+
+    async def workflow():
+        # A task that asyncio itself made, and that the loop was not asked for.
+        plain = asyncio.Task(asyncio.sleep(0))
+        assert plain in asyncio.all_tasks()
+        await plain
+        await asyncio.gather(*(loop.node() for _ in range(50)))
+
+    loop.start(workflow())
+    assert list(asyncio.all_tasks(loop)) == loop.live_tasks()
+    assert len(loop.live_tasks()) == 51
 
 
 # -- the collector ----------------------------------------------------------------------------
@@ -147,6 +193,33 @@ def test_a_generator_that_was_left_is_closed_when_the_workflow_says_so():
         "cleanup of exhausted 4",
     ]
     assert root.exception() is None
+
+
+def test_a_generator_that_fails_at_its_end_keeps_no_other_open():
+    loop, held = SteppedLoop(), []
+
+    async def pages(n: int):
+        try:
+            yield n
+        finally:
+            if n == 1:
+                raise ValueError("not closed")
+            await loop.node("cleanup")
+
+    async def workflow():
+        for n in range(200):  # enough to make the loop forget those that ended
+            held.append(pages(n))
+            await anext(held[-1])
+        await loop.shutdown_asyncgens()
+
+    root = loop.start(workflow())
+    while loop.nodes:
+        loop.answer(*loop.nodes)
+    assert root.exception() is None
+    assert len(loop.said) == 199
+    [told] = loop.exceptions
+    assert told["message"].startswith("an error occurred during closing of asynchronous generator")
+    assert (str(told["exception"]), told["asyncgen"]) == ("not closed", held[1])
 
 
 def test_generators_that_ended_are_forgotten():

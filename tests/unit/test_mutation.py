@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +14,11 @@ ROOT = Path(__file__).parents[2]
 def test_mutants_of_a_small_module_are_found(tmp_path: Path) -> None:
     for name in ("ductor_stream", "tests", "schemas", "examples", "docs", "pyproject.toml"):
         (tmp_path / name).symlink_to(ROOT / name)
+    # What a call for another module leaves behind.
+    (tmp_path / "mutants/ductor_stream/engine").mkdir(parents=True)
+    shutil.copy(ROOT / "ductor_stream/engine/ids.py", tmp_path / "mutants/ductor_stream/engine")
     command = [sys.executable, "-m", "mutation", "ids", "--tests", "tests/unit/engine/test_ids.py"]
-    environment = {**os.environ, "PYTHONPATH": "tests"}
+    environment = {**os.environ, "PYTHONPATH": "tests", "PYTEST_ADDOPTS": ""}
     done = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False
     )

@@ -123,6 +123,26 @@ def test_a_rollback_is_no_doubt_about_membership() -> None:
     assert later(ports, ownership) == [0, 1]
 
 
+def test_what_fails_again_before_anything_has_landed_is_taken_ever_more_rarely() -> None:
+    """Each take sends all that is unconfirmed once more: a table that somebody locks must not fill the topics."""
+    ports = Ports()
+    ownership = owner_of(ports, 0)
+    ownership.retake([0])
+    assert ownership.next_due() == ports.at, "the first time at once"
+    ownership.settle()
+    waits = []
+    for _ in range(3):
+        ownership.retake([0])
+        due = ownership.next_due()
+        assert due is not None
+        waits.append(round(due - ports.at, 3))
+        assert later(ports, ownership) == [0]
+    assert waits == [0.2, 0.4, 0.8]
+    ownership.settled([0])
+    ownership.retake([0])
+    assert ownership.next_due() == ports.at, "something has landed meanwhile"
+
+
 def test_an_owner_that_finds_another_where_it_was_asks_the_group_before_it_takes_the_rest() -> None:
     """It slept, and woke with a dead connection: the store was away, it was told, and not that it is fenced."""
     ports = Ports()

@@ -16,15 +16,16 @@ from wire_cases import RUN_ID, TOPICS, FixedRegistry, records
 
 from ductor_stream.errors import DataError, InvalidConfig, TransientError
 from ductor_stream.ports import Received
-from ductor_stream.protocol import avro, messages
+from ductor_stream.protocol import avro, lifecycle, messages
 from ductor_stream.protocol.inbound import InboundDecoder
 from ductor_stream.protocol.reading import Reader
 from ductor_stream.protocol.registry import ConfluentRegistry
 from ductor_stream.protocol.vocabulary import TOPIC_OF_TYPE
 from ductor_stream.protocol.writing import Writer
 
-IDENTITY = {"run_id", "execution", "node_id", "generation", "workflow", "step", "name", "to_node", "outcome"}
-STRUCTS = {messages.type_of(struct): struct for structs in messages.BY_TOPIC.values() for struct in structs}
+IDENTITY = {"run_id", "execution", "node_id", "generation", "workflow", "step", "name", "to_node", "outcome", "seq"}
+STRUCTS: dict[str, Any] = {messages.type_of(each): each for found in messages.BY_TOPIC.values() for each in found}
+STRUCTS |= {lifecycle.SCHEMA: lifecycle.LifecycleData}
 FORMS = list(avro.catalog())
 GOLDEN_RECORDS = dict(records())
 
@@ -52,7 +53,12 @@ def datum(form: avro.Form) -> tuple[bytes, dict[str, Any]]:
     """A datum of that type out of the golden records, and its fields."""
     name = next(
         name
-        for name in (f"{form.type}-full.avro", f"{form.type}-failed.avro", f"{form.type}.avro")
+        for name in (
+            f"{form.type}-full.avro",
+            f"{form.type.removeprefix('run.')}-failed.avro",
+            f"{form.type}-failed.avro",
+            f"{form.type}.avro",
+        )
         if name in GOLDEN_RECORDS
     )
     body = GOLDEN_RECORDS[name].value[avro.HEADER_BYTES :]
@@ -63,7 +69,7 @@ def datum(form: avro.Form) -> tuple[bytes, dict[str, Any]]:
 
 
 def test_every_message_has_a_schema_and_every_schema_a_message() -> None:
-    assert {form.type for form in FORMS} == set(TOPIC_OF_TYPE) == set(STRUCTS)
+    assert {form.type for form in FORMS} == {*TOPIC_OF_TYPE, lifecycle.SCHEMA} == set(STRUCTS)
 
 
 def test_schemas_are_found_in_the_source_tree_and_put_into_the_wheel_where_they_are_looked_for() -> None:
@@ -199,6 +205,8 @@ def mock_registry(name: str) -> ConfluentRegistry:
 def test_every_message_goes_through_confluents_own_client() -> None:
     registry = mock_registry("all")
     for form in FORMS:
+        if form.type == lifecycle.SCHEMA:
+            continue
         reader = Reader("here", (STRUCTS[form.type],), registry)
         message = reader.read(form.header + datum(form)[0])
         value = Writer("registry", registry).write(message)
@@ -267,7 +275,7 @@ def test_the_registry_is_asked_once_per_schema_and_seldom_for_what_it_does_not_k
     for schema_id in range(2, 3_000):
         with pytest.raises(DataError):
             decoder.decode(Received("run-events", 0, 0, b"r", b"\0" + schema_id.to_bytes(4, "big"), []), "tid")
-    sizes = [len(reader._unknown) for reader in decoder._readers.values()]
+    sizes = [len(reader._avro._unknown) for reader in decoder._readers.values()]
     assert max(sizes) <= 1_024
 
 

@@ -42,6 +42,7 @@ SIGNALS = st.builds(SignalReceived, TEXT, NAMES, JSON)
 COMMANDS = st.one_of(
     st.builds(CommandReceived, st.sampled_from(["cancel", "terminate", "pause", "resume", "retry"]), TEXT, TEXT),
     st.builds(CommandReceived, st.just("reset"), TEXT, TEXT, TEXT),
+    st.builds(CommandReceived, st.just("reset"), TEXT, TEXT, st.none(), st.integers(1, 2**31 - 1)),
 )
 FAILURES = st.builds(
     Failure,
@@ -154,6 +155,8 @@ def test_outcomes_go_where_the_task_says_under_its_run_id() -> None:
         ("r", RunStarted("w", "", b"1", "", run_timeout_ms=-1), "run_timeout_ms"),
         ("r", RunStarted("w", "", b"1", "", context={"traceparent": "x" * 9_000}), "carry along"),
         ("r", CommandReceived("reset", "c"), "to_node"),
+        ("r", CommandReceived("reset", "c", "", "3", 7), "one of them"),
+        ("r", CommandReceived("reset", "c", to_transition=0), "to_transition"),
     ],
 )
 def test_a_client_hears_at_once_what_would_be_dead_lettered(run_id: str, request_: Request, says: str) -> None:

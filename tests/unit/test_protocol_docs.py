@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
+from pages import ROOT, blocks, fenced
 from wire_cases import TOPICS
 
 from ductor_stream.coordinator.config import CoordinatorConfig
@@ -18,15 +18,13 @@ from ductor_stream.protocol.lifecycle import decode_lifecycle
 from ductor_stream.protocol.vocabulary import ERROR_CODES, OWNER_REASONS, REASONS, TOPIC_OF_TYPE
 from ductor_stream.protocol.worker import decode_stop, decode_task
 
-ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "wire.md").read_text("utf-8")
-FENCES = re.findall(r"^```(.*)\n((?:.*\n)*?)```$", PAGE, re.MULTILINE)
 
 
 def examples() -> list[tuple[str, bytes]]:
     """Each JSON object of the page with the topic that stands after ``json``."""
     found = []
-    for info, text in FENCES:
+    for info, text, _ in fenced("docs/wire.md"):
         if info.startswith("json "):
             position = 0
             while text[position:].strip():
@@ -99,6 +97,16 @@ def test_the_error_codes_are_those_of_the_code() -> None:
     assert set(re.findall(r"`(\w+)`", row)) == ERROR_CODES | {"code"}
 
 
+def test_what_waits_for_its_run_waits_as_long_as_the_pages_say() -> None:
+    hours = CoordinatorConfig().buffered_ttl_ms / 3_600_000
+    (kept,) = re.findall(
+        r"was not started while it was kept \((\d+) h\)", table("| `ductor-reason` of an owner")["expired"]
+    )
+    guide = (ROOT / "docs" / "guides" / "signals.md").read_text("utf-8")
+    (waits,) = re.findall(r"waits for it \((\d+) hours by default\)", guide)
+    assert int(kept) == int(waits) == hours
+
+
 def test_the_limits_are_those_of_the_code() -> None:
     stated = set(re.findall(r"\d[\d,]*\d", PAGE[PAGE.index("## Limits") : PAGE.index("## Avro")]))
     numbers = [
@@ -113,6 +121,7 @@ def test_the_limits_are_those_of_the_code() -> None:
         limits.MAX_TASK_NESTING,
         limits.MAX_CONTEXT_HEADERS,
         limits.MAX_CONTEXT_BYTES,
+        CoordinatorConfig().buffered_limit,
         CoordinatorConfig().signals_limit,
         CoordinatorConfig().signals_bytes,
     ]
@@ -132,6 +141,9 @@ def test_the_fingerprints_are_those_of_the_schemas() -> None:
 
 def test_the_plain_worker_on_the_page_is_the_one_that_is_run() -> None:
     source = (ROOT / "examples" / "plain_worker.py").read_text("utf-8")
-    assert source in [text for info, text in FENCES if info == "python"]
+    assert source in blocks("docs/wire.md", "python")
     assert "ductor_stream" not in source
+    assert sum(1 for line in source.splitlines() if line.strip()) <= 40, (
+        "a worker needs no library of ours, and forty lines at most"
+    )
     compile(source, "plain_worker.py", "exec")

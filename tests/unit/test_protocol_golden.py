@@ -9,7 +9,7 @@ from wire_cases import GOLDEN, TOPICS, FixedRegistry, described, records
 
 from ductor_stream.ports import Outgoing, Received
 from ductor_stream.protocol.inbound import ForRun, InboundDecoder
-from ductor_stream.protocol.lifecycle import decode_lifecycle
+from ductor_stream.protocol.lifecycle import LifecycleReader
 from ductor_stream.protocol.worker import WorkerCodec
 
 RECORDS = dict(records())
@@ -36,7 +36,7 @@ def read(record: Outgoing, value: bytes) -> object:
     registry = FixedRegistry()
     codec = WorkerCodec(registry=registry)
     if record.topic == TOPICS.run_lifecycle:
-        return decode_lifecycle(record.key, value, record.headers)
+        return LifecycleReader(registry).decode(record.key, value, record.headers)
     if record.topic == TOPICS.attempt_control:
         return codec.decode_stop(record.key, value, record.headers)
     if TOPICS.queue_of(record.topic):

@@ -92,7 +92,15 @@ def test_commands(kind: str) -> None:
 
 def test_a_reset_names_its_node() -> None:
     assert event('{"type":"run.reset","to_node":"3"}') == CommandReceived("reset", POSITION, "", "3")
-    assert refused('{"type":"run.reset"}')[0] == "invalid_field"
+    assert event('{"type":"run.reset","to_transition":7}') == CommandReceived("reset", POSITION, "", None, 7)
+    for where in (
+        "",
+        ',"to_node":null',
+        ',"to_node":"3","to_transition":7',
+        ',"to_transition":0',
+        ',"to_transition":"7"',
+    ):
+        assert refused(f'{{"type":"run.reset"{where}}}')[0] == "invalid_field"
 
 
 def test_a_completed_attempt() -> None:

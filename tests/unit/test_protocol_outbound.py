@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import msgspec
 import pytest
-from wire_cases import CONTEXT, FAILURE, NODE, NOW, PLAIN_NODE, RUN_ID, TOPICS
+from wire_cases import CONTEXT, FAILURE, NODE, NOW, PLAIN_NODE, RUN_ID, TOPICS, FixedRegistry
 
 from ductor_stream.engine.actions import DispatchAttempt, EmitLifecycle, LifecycleType, StopAttempt
 from ductor_stream.engine.events import Failure
@@ -19,6 +19,7 @@ from ductor_stream.ports import Received
 from ductor_stream.protocol import inbox, lifecycle, limits
 from ductor_stream.protocol.outbound import DeadLetter, Encoder
 from ductor_stream.protocol.times import milliseconds, rfc3339
+from ductor_stream.protocol.writing import FORMATS, Format
 
 ENCODER = Encoder(TOPICS)
 LETTER = DeadLetter("ductor.shop.run-events", 3, 17, b"k", b"\xff{", "undecodable", "malformed JSON")
@@ -132,7 +133,10 @@ def test_a_lifecycle_event_is_a_cloud_event_in_binary_mode() -> None:
 
 @pytest.mark.parametrize("type", get_args(LifecycleType))
 def test_every_lifecycle_event_can_be_read_by_a_client(type: LifecycleType) -> None:
-    rejected, ended = type == "command.rejected", "completed" if type == "start.answered" else ""
+    rejected, ended = (
+        type == "command.rejected",
+        {"start.answered": "completed", "run.contended": "running"}.get(type, ""),
+    )
     reason, about = "run_closed" if rejected else "because", "c1" if rejected else ""
     action = EmitLifecycle(type, 1, 3, NOW, reason=reason, about=about, status=ended)
     found = lifecycle_event(action)
@@ -157,12 +161,50 @@ def test_an_answered_start_hears_how_the_run_has_ended() -> None:
     assert (found.execution, found.seq, found.status, found.error, found.about) == (2, 7, "failed", FAILURE, "s3")
 
 
+def test_a_contended_run_is_told_beside_the_events_that_count() -> None:
+    action = EmitLifecycle("run.contended", 1, 3, NOW, reason="2 input(s)", about="contended-9", status="paused")
+    record = ENCODER.lifecycle(RUN_ID, "fulfil", "1", action, 9)
+    assert dict(record.headers)["ce_id"] == f"{TOPICS.namespace}/{RUN_ID}/1/3/contended-9".encode()
+    found = lifecycle_event(action)
+    assert (found.status, found.reason, found.about, found.code) == ("paused", "2 input(s)", "", "")
+
+
 def test_the_outcome_is_in_the_event() -> None:
     found = lifecycle_event(EmitLifecycle("run.failed", 1, 2, NOW, failure=FAILURE))
     assert found.error == FAILURE
     assert lifecycle_event(EmitLifecycle("run.completed", 1, 2, NOW, result=b"null")).result == b"null"
     overdue = Failure("timeout_run", "RunTimedOut", "the run did not end", retryable=False)
     assert lifecycle_event(EmitLifecycle("run.timed_out", 1, 2, NOW, failure=overdue)).error == overdue
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_every_form_of_an_event_fits_and_says_the_same(format: Format) -> None:
+    """What does not fit is cut in the form that is written; ``content-type`` says which that is."""
+    huge = Failure("user", "T", "m", details=b'"' + b"d" * 899_998 + b'"', stack="\1" * 32_000)
+    actions = [
+        EmitLifecycle("run.started", 1, 1, NOW, about="s1"),
+        EmitLifecycle("run.completed", 1, 2, NOW, result=b'{"deep": [1, null, "\xc3\xbc"]}'),
+        EmitLifecycle("run.failed", 1, 2, NOW, failure=FAILURE, reason="r"),
+        EmitLifecycle("command.rejected", 1, 3, NOW, reason="run_closed", about="c1"),
+    ]
+    registry = FixedRegistry()
+    encoder, reader = Encoder(TOPICS, format=format, registry=registry), lifecycle.LifecycleReader(registry)
+    for action in actions:
+        record = encoder.lifecycle(RUN_ID, "fulfil", "1", action, 9)
+        assert reader.decode(record.key, record.value, record.headers) == lifecycle_event(action)
+        assert dict(record.headers)["content-type"] == (
+            b"application/json" if format == "json" else b"application/avro"
+        )
+    record = encoder.lifecycle(RUN_ID, "fulfil", "1", EmitLifecycle("run.failed", 1, 2, NOW, failure=huge), 9)
+    found = reader.decode(record.key, record.value, record.headers).error
+    assert len(record.value) <= limits.MAX_RECORD_BYTES
+    assert found is not None and found.details == huge.details and (found.stack is None) is (format == "json")
+
+
+def test_avro_of_another_message_is_no_lifecycle_event() -> None:
+    stop = Encoder(TOPICS, format="avro").stop(RUN_ID, StopAttempt(1, NODE, "cancelled"))
+    with pytest.raises(DataError, match="attempt.stop is no lifecycle event"):
+        lifecycle.decode_lifecycle(stop.key, stop.value, [("ce_type", b"ductor.run.started")])
 
 
 def test_an_outcome_that_does_not_fit_loses_its_stack_then_its_details() -> None:

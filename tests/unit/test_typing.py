@@ -6,24 +6,25 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 CALLS = ROOT / "tests" / "typing" / "right_and_wrong.py"
-_ERROR = re.compile(r"right_and_wrong\.py:(\d+): error: (.*)")
+_ERROR = re.compile(r"right_and_wrong\.py:(\d+): error: .*\[([a-z-]+)\]$", re.MULTILINE)
+_EXPECTED = re.compile(r"# wrong: (.+) / (.+)$")
+"""What mypy and pyright call it."""
 
-
-Found = dict[int, str]
-"""Errors by line."""
+Found = dict[int, set[str]]
+"""Kinds of errors by line."""
 
 
 def _mypy(folder: Path) -> Found:
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", str(CALLS)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    return {int(line): text for line, text in _ERROR.findall(done.stdout)}
+    return _by_line((int(line), kind) for line, kind in _ERROR.findall(done.stdout))
 
 
 def _pyright(folder: Path) -> Found:
@@ -35,11 +36,15 @@ def _pyright(folder: Path) -> Found:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     told = json.loads(done.stdout)
     assert told["summary"]["filesAnalyzed"] == 1, told
-    return {
-        each["range"]["start"]["line"] + 1: each["message"]
-        for each in told["generalDiagnostics"]
-        if each["severity"] == "error"
-    }
+    errors = [each for each in told["generalDiagnostics"] if each["severity"] == "error"]
+    return _by_line((each["range"]["start"]["line"] + 1, each["rule"].removeprefix("report")) for each in errors)
+
+
+def _by_line(errors: Iterable[tuple[int, str]]) -> Found:
+    found: Found = {}
+    for line, kind in errors:
+        found.setdefault(line, set()).add(kind)
+    return found
 
 
 @pytest.mark.parametrize("checker", [_mypy, _pyright])
@@ -48,7 +53,9 @@ def test_a_type_checker_accepts_what_is_right_and_refuses_what_is_wrong(
 ) -> None:
     found = checker(tmp_path)
     lines = CALLS.read_text().splitlines()
-    wrong = {number for number, line in enumerate(lines, 1) if line.endswith("# wrong")}
-    assert wrong
-    assert found.keys() - wrong == set(), {n: found[n] for n in found.keys() - wrong}
-    assert wrong - found.keys() == set(), [lines[n - 1] for n in sorted(wrong - found.keys())]
+    marked = {number: match for number, line in enumerate(lines, 1) if (match := _EXPECTED.search(line))}
+    assert marked and len(marked) == sum("  # wrong" in line for line in lines)
+    wrong = {number: set(match[1 if checker is _mypy else 2].split(", ")) for number, match in marked.items()}
+    assert found.keys() - wrong.keys() == set(), {n: found[n] for n in found.keys() - wrong.keys()}
+    assert wrong.keys() - found.keys() == set(), [lines[n - 1] for n in sorted(wrong.keys() - found.keys())]
+    assert found == wrong

@@ -9,15 +9,17 @@ import sys
 import uuid
 from dataclasses import dataclass, field
 from decimal import Decimal
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 
+import attrs
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ductor_stream.engine import values
-from ductor_stream.errors import InvalidValue
+from ductor_stream.errors import InvalidValue, PayloadTooLarge
 
 
 class Color(enum.Enum):
@@ -48,6 +50,10 @@ class Branch(msgspec.Struct, tag="branch"):
     children: list[Leaf | Branch]
 
 
+class Renamed(msgspec.Struct):
+    x: int = msgspec.field(name="$X")
+
+
 @dataclass(frozen=True)
 class Line:
     sku: str
@@ -64,6 +70,17 @@ class Order:
     by_number: dict[int, str] = field(default_factory=dict)
     note: str | None = None
     raw: bytes = b""
+
+
+@dataclass(frozen=True)
+class Frozen:
+    id: str
+    count: int = 3
+
+
+@attrs.frozen
+class Boxed:
+    size: int
 
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
@@ -147,8 +164,30 @@ def test_deep_nesting_is_refused_and_does_not_crash() -> None:
         values.decode(b"[" * 100_000, Any)
     circular: list[Any] = []
     circular.append(circular)
-    with pytest.raises(InvalidValue, match="contains itself"):
+    with pytest.raises(InvalidValue, match="^value: list is nested too deeply, or contains itself$"):
         values.encode(circular)
+
+
+@pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a":[', b"]}")])
+def test_a_value_is_nested_two_hundred_levels_deep_and_no_deeper(opening: bytes, closing: bytes) -> None:
+    times = 200 // sum(map(opening.count, (b"[", b"{")))
+    # Many others beside the deepest one, and brackets in a string, which count for nothing.
+    deepest = b"[[],{}," + opening * (times - 1) + b'"[' + b'{"' + closing * (times - 1) + b"]"
+    raw = deepest if len(opening) == 1 else b"[" + deepest + b"]"
+    assert values.limited(raw, "view") is raw
+    with pytest.raises(InvalidValue, match=r"^view is nested more than 200 levels deep$"):
+        values.limited(b"[" + raw + b"]", "view")
+    with pytest.raises(InvalidValue, match="nested"):
+        values.limited(opening * times + b"[" + b"]" + closing * times, "view")
+
+
+def test_a_value_of_so_many_bytes_is_taken_and_none_longer() -> None:
+    raw = b"1" * values.MAX_VALUE_BYTES
+    assert values.limited(raw, "view") is raw
+    with pytest.raises(
+        PayloadTooLarge, match=r"^view has 900,001 bytes, 900,000 are the limit: pass a reference to it$"
+    ):
+        values.limited(raw + b"1", "view")
 
 
 def test_bytes_do_not_depend_on_the_process() -> None:
@@ -184,6 +223,14 @@ def test_bytes_do_not_depend_on_the_process() -> None:
         ({"a": {"deep": 2**60}}, b'{"a":{"deep":"1152921504606846976"}}'),
         (["9007199254740993", 0.1234567890123456789], b'["9007199254740993",0.12345678901234568]'),
         (Level.HIGH, b"2"),
+        (Leaf(2**60), b'{"type":"leaf","value":"1152921504606846976"}'),
+        (Boxed(2**60), b'{"size":"1152921504606846976"}'),
+        (Frozen("a", -(2**60)), b'{"id":"a","count":"-1152921504606846976"}'),
+        ([True, None, 1.5, "b", b"", 2**53, 2**60], b'[true,null,1.5,"b","",9007199254740992,"1152921504606846976"]'),
+        ({1, "x", None}, b'["x",1,null]'),
+        (frozenset({5, 2**60}), b'["1152921504606846976",5]'),
+        ({"10": "a", 1: "b"}, b'{"1":"b","10":"a"}'),
+        (MappingProxyType({"b": 1, "a": 2**60}), b'{"a":"1152921504606846976","b":1}'),
         (b"\x00\xff", b'"AP8="'),
         (datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC), b'"2026-01-02T03:04:05Z"'),
     ],
@@ -195,10 +242,35 @@ def test_forms(value: Any, raw: bytes) -> None:
 def test_a_long_integer_is_taken_as_a_number_too() -> None:
     assert values.decode(b'{"a":1152921504606846976}', dict[str, int]) == {"a": 2**60}
     assert values.decode(b'{"a":"1152921504606846976"}', dict[str, int]) == {"a": 2**60}
+    assert values.decode(b'{"5":"1152921504606846976"}', dict[int, int]) == {5: 2**60}
     # A text of digits stays a text where a text is expected.
     assert values.decode(b'["1152921504606846976","1152921504606846976"]', tuple[str, int]) == (str(2**60), 2**60)
     with pytest.raises(InvalidValue, match=r"value\[0\]: Expected `int`, got `str`"):
         values.decode(b'["115"]', list[int])
+
+
+class Paid(msgspec.Struct):
+    id: int
+    amount: Decimal = Decimal(0)
+    rate: float = 0.0
+    ok: bool = False
+    note: str = ""
+    reference: uuid.UUID | None = None
+
+
+def test_beside_a_long_integer_all_else_is_read_as_ever() -> None:
+    """Else a field's meaning depended on whether another has sixteen digits."""
+    body = b'{"id":"1152921504606846976","amount":12345678901234567.89,"rate":1.5,"note":"4111111111111111"}'
+    paid = Paid(2**60, Decimal("12345678901234567.89"), 1.5, note="4111111111111111")
+    assert values.decode(body, Paid) == paid
+    assert values.decode(values.encode(paid), Paid) == paid
+    for wrong in (b'"ok":"false"', b'"rate":"1.5"', b'"ok":0'):
+        with pytest.raises(InvalidValue, match=r"Expected `(int|bool|float)`"):
+            values.decode(body[:-1] + b"," + wrong + b"}", Paid)
+    with pytest.raises(InvalidValue, match="Expected `int`"):
+        values.decode(b'{"id":"5","note":"4111111111111111"}', Paid)
+    given = {"id": str(2**60), "reference": str(uuid.UUID(int=7))}
+    assert values.decode(msgspec.json.encode(given), Paid) == Paid(2**60, reference=uuid.UUID(int=7))
 
 
 @pytest.mark.parametrize(
@@ -207,6 +279,8 @@ def test_a_long_integer_is_taken_as_a_number_too() -> None:
         ([{"a": object()}], r"value\[0\]\['a'\]: object cannot be written as JSON"),
         (Order(uuid.uuid4(), [], datetime.datetime.now(datetime.UTC), note=1j), r"value\.note: complex"),  # type: ignore[arg-type]
         ({(1, 2): 3}, r"value: dict cannot be written"),
+        ([MappingProxyType({"a": 1}), {1: object()}], r"^value\[1\]\[1\]: object cannot be written"),
+        ({"a": {object()}}, r"^value\['a'\]\[0\]: object cannot be written as JSON \(no JSON form for object\)$"),
         ("\ud800", "surrogates not allowed"),
         ({"x": [1.0, float("nan")], "y": None}, r"value\['x'\]\[1\]: JSON has no NaN"),
         ([None, Point(1, float("inf"))], r"value\[1\]\[1\]: JSON has no NaN"),
@@ -227,6 +301,7 @@ def test_a_value_that_cannot_be_written_names_its_place(value: Any, problem: str
         (b"1", str, r"^order: Expected `str`, got `int`"),
         (b"nonsense", str, r"^order: JSON is malformed"),
         (b'"\xff"', str, r"^order: "),
+        (b'{"$X":"1"}', Renamed, r"^order\.\$X: Expected `int`"),
         (b"300", Annotated[int, msgspec.Meta(le=9)], r"^order: Expected `int` <= 9"),
     ],
 )
@@ -235,15 +310,16 @@ def test_a_value_that_does_not_fit_names_its_place(raw: bytes, type_: Any, probl
         values.decode(raw, type_, "order")
 
 
-def test_a_class_that_raises_while_it_is_built_is_an_invalid_value() -> None:
+@pytest.mark.parametrize(("error", "problem"), [(KeyError("x"), "^order: 'x'$"), (KeyError(), "^order: KeyError$")])
+def test_a_class_that_raises_while_it_is_built_is_an_invalid_value(error: Exception, problem: str) -> None:
     @dataclass
     class Picky:
         name: str
 
         def __post_init__(self) -> None:
-            raise KeyError(self.name)
+            raise error
 
-    with pytest.raises(InvalidValue, match="order: 'x'"):
+    with pytest.raises(InvalidValue, match=problem):
         values.decode(b'{"name":"x"}', Picky, "order")
 
 
@@ -251,7 +327,7 @@ def test_check_wants_what_the_annotation_says() -> None:
     values.check(3, float)
     values.check(Order(uuid.uuid4(), [], datetime.datetime.now(datetime.UTC)), Order)
     for value, type_ in [(True, int), ("1", int), (1.5, int), (None, str), ([1], list[str])]:
-        with pytest.raises(InvalidValue):
+        with pytest.raises(InvalidValue, match="^value"):
             values.check(value, type_)
 
 
@@ -260,10 +336,19 @@ class Plain:
 
 
 @pytest.mark.parametrize(
-    "type_", [Plain, set[frozenset[str]], list[Plain], dict[str, Plain | None], int | Plain, "Order", Line | Order]
+    ("type_", "problem"),
+    [
+        (Plain, r"^Plain cannot cross the wire: use a dataclass, a msgspec.Struct or a plain type$"),
+        (set[frozenset[str]], "^a set of sets cannot cross the wire in a fixed order: use a list of sets$"),
+        (list[Plain], "^Plain cannot cross the wire: use"),
+        (dict[str, Plain | None], "^Plain cannot cross the wire: use"),
+        (int | Plain, "cannot cross the wire"),
+        ("Order", "cannot cross the wire: "),
+        (Line | Order, r"Line \| .*Order cannot cross the wire: Type unions may not contain more than one dataclass"),
+    ],
 )
-def test_types_that_cannot_cross_the_wire(type_: Any) -> None:
-    with pytest.raises(InvalidValue, match="cannot cross the wire"):
+def test_types_that_cannot_cross_the_wire(type_: Any, problem: str) -> None:
+    with pytest.raises(InvalidValue, match=problem):
         values.decoder_for(type_)
 
 
@@ -282,9 +367,8 @@ class Plain:
     tags: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class Frozen:
-    id: str
+@dataclass
+class AllLeft:
     count: int = 3
 
 
@@ -305,6 +389,7 @@ class Record(msgspec.Struct):
     [
         (Plain, b'{"id":"a"}', b'{"count":3,"id":"a","tags":[]}'),
         (Frozen, b'{"id":"a"}', b'{"count":3,"id":"a"}'),
+        (AllLeft, b"{}", b'{"count":3}'),
         (Slotted, b'{"id":"a"}', b'{"count":3,"id":"a"}'),
         (Record, b'{"id":"a","part":{"id":"b"}}', b'{"count":3,"id":"a","part":{"count":3,"id":"b"}}'),
         (list[Frozen | None], b'[null,{"id":"a"}]', b'[null,{"count":3,"id":"a"}]'),

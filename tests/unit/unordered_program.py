@@ -57,9 +57,10 @@ async def workflow(loop: SteppedLoop) -> None:
             task.cancel()
 
 
-def main() -> None:
-    scattered = [bytearray(n % 997) for n in range(int(sys.argv[1]))]
-    others = [SteppedLoop() for _ in range(len(scattered) % 50)]
+def heard(scattered: int) -> list[str]:
+    """What the loop of the workflow hears, after so many objects were scattered over the heap."""
+    heap = [bytearray(n % 997) for n in range(scattered)]
+    others = [SteppedLoop() for _ in range(len(heap) % 50)]
     for other in others:
         other.start(branch(other, "other"))
     loop = SteppedLoop()
@@ -69,10 +70,8 @@ def main() -> None:
         for place in places[1::2] + places[0::2]:  # not in the order of creation
             if place in loop.nodes:
                 loop.answer(place)
-    for line in loop.said:
-        print(line)
-    print(root.exception())
+    return [*loop.said, str(root.exception())]
 
 
 if __name__ == "__main__":
-    main()
+    print("\n".join(heard(int(sys.argv[1]))))

@@ -28,8 +28,8 @@ class Live(Protocol):
         """Log lines written since the last call; none in replay."""
 
 
-def start_live(definition: WorkflowDefinition, header: Header) -> Live:
-    """A workflow of that definition that has not been fed anything yet."""
+def start_live(definition: WorkflowDefinition, header: Header, reset_in: int) -> Live:
+    """A workflow of that definition that has not been fed anything yet. ``reset_in``: see ``fork.reset_in``."""
     from ductor_stream.engine.planners.function import FunctionLive
 
-    return FunctionLive(definition, header)
+    return FunctionLive(definition, header, reset_in)

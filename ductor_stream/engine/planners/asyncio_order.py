@@ -1,7 +1,8 @@
 """Three places where asyncio's own order depends on memory addresses, and one where it depends on Python's version.
 
 They are module functions and a private class, with no hook that a loop could use, so they are replaced for the process.
-On any loop but a workflow's they do what they did.
+On any loop but a workflow's they do what they did. A module that took one by name before (``from asyncio import
+as_completed``), as users' modules mostly do, gets the replacement under that name too.
 
 - ``asyncio.as_completed`` makes its tasks in the order of a set of coroutines: the places of two branches would be
   swapped from one process to the next.
@@ -16,7 +17,8 @@ from __future__ import annotations
 import asyncio
 import sys
 from asyncio import events, futures, tasks
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from types import ModuleType
 from typing import Any, TypeVar
 
 from ductor_stream.engine.planners.tasks import OrderedLoop, ordinal_of
@@ -76,12 +78,27 @@ def _is_awaitable(fs: Any) -> bool:
 
 def install() -> None:
     """Put the replacements in place, for the whole process. Doing it again changes nothing."""
+    replaced: dict[int, Any] = {id(_all_tasks): all_tasks, id(_as_completed): as_completed}
+    if sys.version_info < (3, 12):
+        replaced[id(_wait_for)] = wait_for
     modules: tuple[Any, ...] = (asyncio, tasks)
     for module in modules:
-        module.all_tasks = all_tasks
-        module.as_completed = as_completed
-        if sys.version_info < (3, 12):
-            module.wait_for = wait_for
+        for replacement in replaced.values():
+            setattr(module, replacement.__name__, replacement)
+    for names in _namespaces():
+        for name, found in list(names.items()):
+            if id(found) in replaced:
+                names[name] = replaced[id(found)]
     gathering: Any = tasks._GatheringFuture  # type: ignore[attr-defined]
     gathering._ordinal = 0
     gathering.__hash__ = _gathered_hash
+
+
+def _namespaces() -> Iterator[dict[str, Any]]:
+    """Global names of all modules so far but asyncio's own and this one, which keeps the originals."""
+    for known_as, module in list(sys.modules.items()):
+        # Such a thing need not be a module, and one that is loaded lazily would be loaded by looking at it.
+        if isinstance(module, ModuleType) and known_as.partition(".")[0] not in ("asyncio", "_asyncio"):
+            names = object.__getattribute__(module, "__dict__")
+            if names is not globals():
+                yield names

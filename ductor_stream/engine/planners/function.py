@@ -17,12 +17,12 @@ import msgspec
 from ductor_stream.engine import values
 from ductor_stream.engine.definition import ChildOptions, StepDefinition, WorkflowDefinition
 from ductor_stream.engine.events import Failure
-from ductor_stream.engine.ids import MAX_RUN_ID_BYTES, checked
+from ductor_stream.engine.ids import MAX_RUN_ID_BYTES, checked, child_id, is_next_id, next_id
 from ductor_stream.engine.planners import LogLine
 from ductor_stream.engine.planners.loop import LoopDropped, LoopOverrun, WorkflowLoop, WorkflowTask
 from ductor_stream.engine.planners.outcome import child_error, ending, first_line, said, step_error, where
 from ductor_stream.engine.planners.replay import Divergence
-from ductor_stream.engine.planners.run import ContinueAsNew, Run, RunInfo
+from ductor_stream.engine.planners.run import Run, RunInfo, continues
 from ductor_stream.engine.state import (
     LATEST_MS,
     AnyDecision,
@@ -54,7 +54,7 @@ from ductor_stream.errors import InvalidValue, PayloadTooLarge
 class FunctionLive:
     """A workflow function under way. See ``planners.Live``."""
 
-    def __init__(self, definition: WorkflowDefinition, header: Header) -> None:
+    def __init__(self, definition: WorkflowDefinition, header: Header, reset_in: int) -> None:
         self.definition = definition
         self.info = RunInfo(
             header.run_id, header.origin or header.execution, header.workflow, header.version, header.started_at
@@ -62,6 +62,7 @@ class FunctionLive:
         self.loop = WorkflowLoop(now=header.started_at / 1000, timers=self)
         self.log_lines: list[LogLine] = []
         self._input = header.input
+        self._reset_in = reset_in
         self._root: WorkflowTask[Any] | None = None
         self._cancel_heard = False
         self._decisions: list[AnyDecision] = []
@@ -208,8 +209,8 @@ class FunctionLive:
             if self._cancel_heard:
                 return Cancelled()
             error = cancelled
-        if isinstance(error, ContinueAsNew):
-            return ContinuedAsNew(error.input, error.version, self._cancel_heard)
+        if (asked := continues(error)) is not None:
+            return ContinuedAsNew(asked.input, asked.version, self._cancel_heard)
         if error is not None:
             return ending(error, self.definition)
         try:
@@ -272,11 +273,8 @@ class FunctionLive:
     async def child(self, name: str, raw: bytes, options: ChildOptions, output_type: Any) -> Any:
         """Create a child node and await its outcome; a detached one is started and not awaited."""
         node_id = self.loop.place()
-        if not options.run_id:
-            info = self.info
-            run_id = f"{info.run_id}/{info.execution}/{node_id}"
-            options = msgspec.structs.replace(options, run_id=run_id)
-        checked(options.run_id, f"run id of child {name}", MAX_RUN_ID_BYTES)
+        run_id = checked(options.run_id or self._child_id(node_id), f"run id of child {name}", MAX_RUN_ID_BYTES)
+        options = msgspec.structs.replace(options, run_id=run_id)
         self.emit(NodeCreated(node_id, "child", name, raw, child=options))
         if options.detached:
             return options.run_id
@@ -290,6 +288,15 @@ class FunctionLive:
             raise
         finally:
             del future  # as in `step`
+
+    def _child_id(self, node_id: str) -> str:
+        """The id of a child whose code gives it none: after a reset another one, for that begins its children anew."""
+        info = self.info
+        first = child_id(info.run_id, info.execution, node_id)
+        recorded = self._divergence.child_id(len(self._decisions)) if self._divergence is not None else ""
+        if recorded == first or is_next_id(recorded, first):
+            return recorded  # as it was named then, before the reset or after it
+        return next_id(first, self._reset_in) if self._reset_in else first
 
     def patched(self, change: str) -> bool:
         """Whether this run has the change: yes where its code first gets there now, no where history went without it."""
@@ -336,7 +343,9 @@ class FunctionLive:
         try:
             taken = await future
         except asyncio.CancelledError:
-            self._give_back(name, node_id, future)
+            # No signal is on its way to it: whoever is given one hears of it before anything else happens.
+            self._waiting[name].remove((node_id, future))
+            self.emit(NodeDropped(node_id))
             raise
         return taken, node_id
 
@@ -346,14 +355,6 @@ class FunctionLive:
             waiting.pop(0)[1].set_result(signal)
         else:
             self._buffered.setdefault(signal.name, deque()).append(signal)
-
-    def _give_back(self, name: str, node_id: str, future: asyncio.Future[SignalArrived]) -> None:
-        """The waiting task was cancelled: a signal that was on its way to it stays first in line."""
-        if future.done() and not future.cancelled():
-            self._buffered.setdefault(name, deque()).appendleft(future.result())
-        else:
-            self._waiting[name].remove((node_id, future))
-        self.emit(NodeDropped(node_id))
 
     # -- loop.TimerSink ---------------------------------------------------------------------
 

@@ -130,15 +130,9 @@ def _only_reads(event: str, arguments: tuple[Any, ...]) -> bool:
     return False
 
 
-_installed = False
-
-
 def install() -> None:
-    """Watch over code of workflows, for the rest of the process. Doing it again changes nothing.
+    """Watch over code of workflows, for the rest of the process.
 
     Outside of workflows it costs a set lookup for each audit event.
     """
-    global _installed
-    if not _installed:
-        _installed = True
-        sys.addaudithook(_audit)
+    sys.addaudithook(_audit)

@@ -53,6 +53,11 @@ class Divergence:
         """Whether history has this decision at that place."""
         return index < len(self.expected) and same(self.expected[index], decision)
 
+    def child_id(self, index: int) -> str:
+        """The run id of the child that history has at that place, or an empty string."""
+        recorded = self.expected[index] if index < len(self.expected) else None
+        return recorded.child.run_id if isinstance(recorded, NodeCreated) and recorded.child is not None else ""
+
     def left_over(self, decided: Sequence[AnyDecision], place: Callable[[], str]) -> str:
         """What history has and this code never did, or an empty string."""
         if len(decided) >= len(self.expected):

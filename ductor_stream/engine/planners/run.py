@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Coroutine, Iterable
 from datetime import UTC, datetime
 from random import Random
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, ParamSpec, TypedDict, TypeVar, overload
 from uuid import UUID
 
 from ductor_stream.engine import values
@@ -17,7 +17,9 @@ from ductor_stream.engine.state import ViewSet
 from ductor_stream.errors import StepError
 
 if TYPE_CHECKING:
-    from ductor_stream.declarations import Signal, Step, Workflow
+    from typing import Unpack
+
+    from ductor_stream.declarations import OfOneItem, Signal, Step, Workflow
     from ductor_stream.engine.planners.function import FunctionLive
 
 P = ParamSpec("P")
@@ -47,6 +49,13 @@ class RunInfo(NamedTuple):
     started_at: int
 
 
+class ChildArguments(TypedDict, total=False):
+    """How a child run is started: see ``Run.child``."""
+
+    run_id: str
+    parent_close: Literal["cancel", "terminate", "abandon"]
+
+
 class ContinueAsNew(BaseException):
     """Leaves the workflow function: this execution has ended, the next one is to begin."""
 
@@ -54,6 +63,13 @@ class ContinueAsNew(BaseException):
         super().__init__("continue as new")
         self.input = input
         self.version = version
+
+
+def continues(error: BaseException | None) -> ContinueAsNew | None:
+    """The order to continue that left the function, if nothing else did: out of a TaskGroup it comes in a group."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error if isinstance(error, ContinueAsNew) else None
 
 
 class Signals(AsyncIterator[T]):
@@ -131,15 +147,54 @@ class Run:
         """All signals of that name, one after the other: ``async for payload in run.signals(approved)``."""
         return Signals(self, signal)
 
+    @overload
+    def child(
+        self,
+        workflow: Workflow[None, Out],
+        input: None = None,
+        *,
+        detach: Literal[False] = False,
+        **options: Unpack[ChildArguments],
+    ) -> Coroutine[Any, Any, Out]: ...
+    @overload
     def child(
         self,
         workflow: Workflow[In, Out],
-        input: In | None = None,
+        input: In,
+        *,
+        detach: Literal[False] = False,
+        **options: Unpack[ChildArguments],
+    ) -> Coroutine[Any, Any, Out]: ...
+    @overload
+    def child(
+        self,
+        workflow: Workflow[None, Any],
+        input: None = None,
+        *,
+        detach: Literal[True],
+        **options: Unpack[ChildArguments],
+    ) -> Coroutine[Any, Any, str]: ...
+    @overload
+    def child(
+        self, workflow: Workflow[In, Any], input: In, *, detach: Literal[True], **options: Unpack[ChildArguments]
+    ) -> Coroutine[Any, Any, str]: ...
+    @overload
+    def child(
+        self, workflow: Workflow[None, Out], input: None = None, *, detach: bool, **options: Unpack[ChildArguments]
+    ) -> Coroutine[Any, Any, Out | str]: ...
+    @overload
+    def child(
+        self, workflow: Workflow[In, Out], input: In, *, detach: bool, **options: Unpack[ChildArguments]
+    ) -> Coroutine[Any, Any, Out | str]: ...
+    def child(
+        self,
+        workflow: Workflow[Any, Any],
+        input: Any = None,
         *,
         run_id: str = "",
         parent_close: Literal["cancel", "terminate", "abandon"] = "cancel",
         detach: bool = False,
-    ) -> Coroutine[Any, Any, Out]:
+    ) -> Coroutine[Any, Any, Any]:
         """Start a child run and await its result. Its run id is made from this run's, if none is given.
 
         ``parent_close`` says what becomes of it when this run ends or no longer awaits it. With ``detach`` it is
@@ -151,19 +206,39 @@ class Run:
         options = ChildOptions(run_id, definition.version, parent_close, detach)
         return self._live.child(definition.name, raw, options, definition.output_type)
 
+    @overload
     async def map(
         self,
-        step: Callable[[Item], Coroutine[Any, Any, R]] | Step[..., R],
+        step: OfOneItem[Item, R],
         items: Iterable[Item],
+        *,
+        max_in_flight: int | None = None,
+        on_error: Literal["cancel"] = "cancel",
+    ) -> list[R]: ...
+    @overload
+    async def map(
+        self,
+        step: OfOneItem[Item, R],
+        items: Iterable[Item],
+        *,
+        max_in_flight: int | None = None,
+        on_error: Literal["cancel", "collect"],
+    ) -> list[R | StepError]: ...
+    async def map(
+        self,
+        step: Any,
+        items: Iterable[Any],
         *,
         max_in_flight: int | None = None,
         on_error: Literal["cancel", "collect"] = "cancel",
     ) -> list[Any]:
-        """Run a step for each item, at most ``max_in_flight`` at a time; results in the order of the items.
+        """Run a step for each item, at most ``max_in_flight`` at a time (None: all); results in the order of the items.
 
         ``on_error``: ``cancel`` drops the rest at the first error and raises it; ``collect`` goes on and puts the
         StepError in the place of the result.
         """
+        if max_in_flight is not None and max_in_flight < 1:
+            raise ValueError(f"max_in_flight is {max_in_flight}: it has to be 1 or more, or None for all at once")
         pending = list(items)
         results: list[Any] = [None] * len(pending)
         queue = iter(enumerate(pending))
@@ -171,7 +246,7 @@ class Run:
         async def lane() -> None:
             for place, item in queue:
                 try:
-                    results[place] = await self.step(step, item)  # type: ignore[arg-type]
+                    results[place] = await self.step(step, item)
                 except StepError as error:
                     if on_error == "cancel":
                         raise
@@ -207,7 +282,7 @@ class Run:
         """End this execution and begin the next one of the same run id with that input and an empty history.
 
         Signals that were not taken move along. Without ``version`` the run stays on its own. Leaves the workflow
-        function: call it in the function's own task.
+        function: call it in the function's own task. Tasks of a TaskGroup around it are cancelled first.
         """
         if version:
             checked(version, "version", MAX_NAME_BYTES)

@@ -16,7 +16,7 @@ from ductor_stream.engine.events import (
     ChildFinished,
     CommandReceived,
     Condemned,
-    Continued,
+    Continuation,
     Forked,
     Proceed,
     Redeployed,
@@ -54,7 +54,7 @@ def reduce(draft: Draft, event: AnyEvent, now: int) -> list[Held] | None:
             return child.finished(draft, event, now)
         case Proceed():
             return control.proceed(draft, event)
-        case Continued() | Forked():
+        case Continuation() | Forked():
             return None
         case RunStarted():
             return start.again(draft, event, now)

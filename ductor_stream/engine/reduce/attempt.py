@@ -60,7 +60,10 @@ def lost(draft: Draft, event: AttemptLost, now: int) -> list[Held] | None:
     node = _current(draft, event.execution, event.node_id, event.generation)
     if node is None or node.status != "dispatched" or draft.header.status != "running":
         return None
-    draft.dispatch(msgspec.structs.replace(node, redrives=node.redrives + 1, sent_at=now), again=True)
+    redrives = node.redrives + 1
+    lost = f"the task of step {node.name}, attempt {node.attempt} (node {node.node_id}), was lost unread"
+    draft.emit("run.redriven", now=now, reason=f"{lost}: sent again, redrive {redrives}")
+    draft.dispatch(msgspec.structs.replace(node, redrives=redrives, sent_at=now), again=True)
     return []
 
 
@@ -75,7 +78,7 @@ def _failed(draft: Draft, node: Node, failure: Failure, details: bytes | None, n
     due = _retry_at(draft, node, failure, now)
     if due is None:
         del draft.state.nodes[node.node_id]
-        return [Held(now, StepFailed(node.node_id, failure, node.attempt))]
+        return [Held(now, StepFailed(node.node_id, failure, node.attempt), node)]
     node = msgspec.structs.replace(node, details=details or node.details)
     draft.put(_superseded(node, failure, due, attempt=node.attempt + 1, rejections=0))
     return []

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+from ductor_stream.engine.actions import Refusal
 from ductor_stream.engine.draft import Draft
 from ductor_stream.engine.events import CommandReceived, Condemned, Failure, Proceed, Redeployed, RunTimedOut
-from ductor_stream.engine.state import CancelRequested, Held
+from ductor_stream.engine.fork import RETRIED
+from ductor_stream.engine.state import CancelRequested, Held, Status
 from ductor_stream.engine.transitions import moved
+
+_STANDS_IN_THE_WAY: Final[dict[Status, Refusal]] = {"running": "run_is_running", "paused": "run_is_paused"}
+"""A run that is paused or running already. A suspended one can be paused as well as resumed, an open one ended."""
 
 
 def command(draft: Draft, event: CommandReceived, now: int) -> list[Held] | None:
-    """Apply an order. What does not apply is answered by a ``command.rejected`` and changes nothing else."""
+    """Apply an order. What does not apply is answered by a ``command.rejected`` and changes nothing else.
+
+    A parent's order is for its child alone: the id may have been another run's before, or may be since (protocol 24).
+    """
+    if event.parent is not None and event.parent != draft.header.parent:
+        return None
     refused = _refusal(draft, event)
     if refused:
-        draft.emit("command.rejected", now=now, reason=refused, about=event.command_id)
+        draft.refuse(refused, event.command_id, now)
         return []
     match event.kind:
         case "cancel":
@@ -29,19 +41,19 @@ def command(draft: Draft, event: CommandReceived, now: int) -> list[Held] | None
             return resume(draft, now, event.reason)
 
 
-def _refusal(draft: Draft, event: CommandReceived) -> str:
+def _refusal(draft: Draft, event: CommandReceived) -> Refusal | None:
     match event.kind:
         case "retry":
-            # Where retry and reset apply, the tick has made a Forked of them.
-            return "run_not_failed"
+            # Where retry and reset apply, the tick has made a Forked of them: what failed at its start keeps nothing.
+            return "nothing_to_retry" if draft.header.status in RETRIED else "run_not_failed"
         case "reset":
-            return "node_not_found"
+            return "node_not_found" if event.to_transition is None else "transition_not_found"
         case _ if draft.state.closed:
             return "run_closed"
         case "cancel":
-            return "cancel_requested_already" if draft.header.cancel_requested else ""
+            return "cancel_requested_already" if draft.header.cancel_requested else None
         case kind:
-            return "" if moved(draft.header.status, kind) else f"run_is_{draft.header.status}"
+            return None if moved(draft.header.status, kind) else _STANDS_IN_THE_WAY[draft.header.status]
 
 
 def resume(draft: Draft, now: int, reason: str) -> list[Held]:

@@ -10,7 +10,7 @@ from ductor_stream.engine.state import Held, SignalArrived
 def received(draft: Draft, event: SignalReceived, now: int) -> list[Held] | None:
     """Buffer the signal. One that comes after the end is answered, so that its sender can learn of it."""
     if draft.state.closed:
-        draft.emit("command.rejected", now=now, reason="run_closed", about=event.signal_id)
+        draft.refuse("run_closed", event.signal_id, now)
         return []
     signal = SignalArrived(event.signal_id, event.name, event.payload)
     draft.state.signals.append(signal)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import itertools
 import logging
 import statistics
 import sys
@@ -67,7 +68,7 @@ def _begin() -> None:
     _quiet()
     # Worlds are many small objects that all go together: looking for garbage among them costs a tenth, and what was
     # imported need not be looked at at all.
-    gc.set_threshold(200_000, 50, 50)
+    gc.set_threshold(1_000_000, 50, 50)
     gc.freeze()
 
 
@@ -94,9 +95,14 @@ def _figures(reports: list[Report], seconds: float) -> Iterable[str]:
     yield f"{len(reports)} seeds in {seconds:.1f} s: {len(reports) / seconds * 60:.0f} seeds a minute"
     for name in ("runs", "owners", "events", "faults"):
         yield f"median {name} per seed: {statistics.median(getattr(report, name) for report in reports):g}"
-    seen = Counter(kind for report in reports for kind in report.kinds)
-    shares = ", ".join(f"{kind} {count * 100 / len(reports):.0f} %" for kind, count in sorted(seen.items()))
-    yield f"seeds in which each kind of fault fires: {shares}"
+    yield f"seeds in which each kind of fault fires: {_shares(report.kinds for report in reports)}"
+    yield f"seeds that went these ways: {_shares(report.seen for report in reports)}"
+
+
+def _shares(found: Iterable[Iterable[str]]) -> str:
+    each = list(found)
+    seen = Counter(itertools.chain.from_iterable(each))
+    return ", ".join(f"{kind} {count * 100 / len(each):.0f} %" for kind, count in sorted(seen.items()))
 
 
 def main() -> int:

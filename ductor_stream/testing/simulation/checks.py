@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
@@ -18,18 +19,20 @@ from ductor_stream.engine.events import (
     SignalReceived,
     TimerFired,
 )
-from ductor_stream.engine.ids import partition_of
 from ductor_stream.engine.state import Record, RunState, decode_records
-from ductor_stream.ports import Batch, LoadedRun, Outgoing
+from ductor_stream.ports import Batch, LoadedRun, Outgoing, RunWrite
 from ductor_stream.protocol.inbox import decode_outgoing
+from ductor_stream.protocol.lifecycle import LifecycleEvent
 from ductor_stream.protocol.topics import Topics
-from ductor_stream.testing.simulation.memory_broker import Kept, Topic
+from ductor_stream.testing.simulation.memory_broker import Kept, Topic, partition_for
 from ductor_stream.testing.simulation.memory_database import Database
-from ductor_stream.testing.simulation.workers import task_of
+from ductor_stream.testing.simulation.workers import task_in, task_of
 from ductor_stream.testing.simulation.world import Violation
 
 Told = tuple[str, bytes | None, bytes | None]
 _outbox = msgspec.msgpack.Decoder(list[Outgoing])
+records_of = functools.lru_cache(64)(decode_records)
+"""Each checker of a commit looks at them."""
 
 
 class Checker:
@@ -41,9 +44,9 @@ class Checker:
         """What to raise."""
         return Violation(self.rule, told)
 
-    def hears(self, *hooks: str) -> bool:
-        """Whether it does anything in one of these hooks: others need not call it."""
-        return any(getattr(type(self), hook) is not getattr(Checker, hook) for hook in hooks)
+    def hears(self, hook: str) -> bool:
+        """Whether it does anything in this hook: others need not call it."""
+        return getattr(type(self), hook) is not getattr(Checker, hook)
 
     def committing(self, database: Database, batch: Batch, txid: int) -> None:
         """A commit is about to land."""
@@ -59,6 +62,12 @@ class Checker:
 
     def landed(self, topic: Topic, partition: int, record: Kept) -> None:
         """A record is in a topic."""
+
+    def heard(self, event: LifecycleEvent) -> None:
+        """A lifecycle event is in its topic."""
+
+    def lost(self, batch: Batch, run_ids: Collection[str]) -> None:
+        """A commit did not land, since these runs have lost their version check."""
 
     def finish(self, database: Database) -> None:
         """All is at rest."""
@@ -82,7 +91,7 @@ class R1OneWriter(Checker):
                 )
             if run.epoch < epoch or run.epoch != database.partitions[run.partition].epoch:
                 raise self.broken(f"{run.run_id}: written under epoch {run.epoch} after {epoch}")
-            if run.partition != partition_of(run.run_id.encode(), self._partitions):
+            if run.partition != partition_for(run.run_id.encode(), self._partitions):
                 raise self.broken(f"{run.run_id}: written by the owner of {run.partition}, which is not its home")
             self._last[run.run_id] = (version + 1, run.epoch, txid)
 
@@ -199,8 +208,8 @@ class R6AppliedOnce(Checker):
 
     def committing(self, database: Database, batch: Batch, txid: int) -> None:
         for run in batch.runs:
-            for record in decode_records(run.entry):
-                source = _source(record.event)
+            for record in records_of(run.entry):
+                source = source_of(record.event)
                 if source is None:
                     continue
                 if (run.run_id, *source) in self._applied:
@@ -238,7 +247,7 @@ class R8StaleResults(Checker):
 
     def committing(self, database: Database, batch: Batch, txid: int) -> None:
         for run in batch.runs:
-            for record in decode_records(run.entry):
+            for record in records_of(run.entry):
                 event = record.event
                 if isinstance(event, AttemptFinished):
                     self._check(database, run.run_id, record, event)
@@ -306,21 +315,31 @@ def told(record: Outgoing) -> Told:
 
 
 def state_of(database: Database, run_id: str) -> RunState | None:
-    """A run's state, rebuilt from its records."""
+    """A run's state, rebuilt from its records. It is not to be changed."""
     run = database.runs.get(run_id)
     if run is None:
         return None
+    known = database.rebuilt.get(run_id)
+    if known is None or known[0] is not run:
+        known = database.rebuilt[run_id] = (run, _rebuilt(database, run))
+    return known[1]
+
+
+def _rebuilt(database: Database, run: RunWrite) -> RunState | None:
+    run_id = run.run_id
     records = [t.records for t in database.transitions[run_id] if t.record_version >= run.journal_from]
     closed = run.closed_at is not None
     return cached_from(LoadedRun(run_id, run.expected + 1, run.header, [] if closed else records, [])).state
 
 
 def _fence_of(record: Outgoing) -> tuple[str, int, str, int]:
-    task = msgspec.json.decode(record.value)
+    task = task_in(record.value)
+    assert task is not None
     return (task["run_id"], task["execution"], task["node_id"], task["generation"])
 
 
-def _source(event: AnyEvent) -> tuple[object, ...] | None:
+def source_of(event: AnyEvent) -> tuple[object, ...] | None:
+    """What tells an input from all others of its run; None for what is none."""
     match event:
         case SignalReceived(id):
             return ("signal", id)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 
+import msgspec
+
 from ductor_stream.engine.events import AttemptFinished
 from ductor_stream.engine.ids import Fence
 from ductor_stream.errors import DataError
@@ -14,6 +16,19 @@ from ductor_stream.testing.simulation.checks import Checker
 from ductor_stream.testing.simulation.memory_broker import Kept, Topic
 from ductor_stream.testing.simulation.workers import task_of
 from ductor_stream.worker.window import Window
+
+
+class _Said(msgspec.Struct):
+    """What a worker says of an attempt, as far as it matters here."""
+
+    type: str
+    run_id: str
+    execution: int
+    node_id: str
+    generation: int
+
+
+_said = msgspec.json.Decoder(_Said)
 
 
 class R5TasksNotSwallowed(Checker):
@@ -30,16 +45,27 @@ class R5TasksNotSwallowed(Checker):
     def landed(self, topic: Topic, partition: int, record: Kept) -> None:
         if topic.name != self._topics.attempt_results:
             return
+        try:
+            said: _Said | None = _said.decode(record.value or b"")
+        except msgspec.DecodeError:
+            said = self._decoded(topic, partition, record)
+        if said is not None:
+            known = self._finished if said.type == "attempt.finished" else self._heard
+            known.add(Fence(said.run_id, said.execution, said.node_id, said.generation))
+
+    def _decoded(self, topic: Topic, partition: int, record: Kept) -> _Said | None:
+        """What is no JSON: Avro, or nothing."""
         received = Received("attempt-results", partition, record.offset, record.key, record.value, record.headers)
         try:
             message = self._decoder.decode(received, topic.id)
         except DataError:
-            return
+            return None
         if isinstance(message, Beat):
-            self._heard.add(Fence(message.run_id, message.execution, message.node_id, message.generation))
-        elif isinstance(message, ForRun) and isinstance(message.event, AttemptFinished):
-            event = message.event
-            self._finished.add(Fence(message.run_id, event.execution, event.node_id, event.generation))
+            return _Said("", message.run_id, message.execution, message.node_id, message.generation)
+        event = message.event if isinstance(message, ForRun) else None
+        if not isinstance(event, AttemptFinished) or not isinstance(message, ForRun):
+            return None
+        return _Said("attempt.finished", message.run_id, event.execution, event.node_id, event.generation)
 
     def committing_tasks(
         self, worker: str, topic: Topic, positions: Mapping[int, TaskPosition], running: Container[Fence]

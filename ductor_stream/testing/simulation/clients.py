@@ -18,16 +18,21 @@ from ductor_stream.client.core import Core, Target
 from ductor_stream.client.lifecycle_feed import LifecycleFeed
 from ductor_stream.outcomes import Outcome
 from ductor_stream.ports import Outgoing
-from ductor_stream.protocol.lifecycle import LifecycleEvent, decode_lifecycle
+from ductor_stream.protocol.lifecycle import LifecycleEvent
 from ductor_stream.protocol.requests import RequestEncoder
 from ductor_stream.testing.simulation import programs
-from ductor_stream.testing.simulation.memory_broker import Broker, Kept
+from ductor_stream.testing.simulation.memory_broker import Broker
 from ductor_stream.testing.simulation.world import World
 
 _CONFLICTS = ["use_existing", "use_existing", "reject", "restart_if_closed", "restart_if_failed", "terminate_existing"]
 _COMMANDS = ["cancel", "terminate", "pause", "resume", "retry", "pause", "cancel", "reset", "reset"]
 _NODES = ["1", "2", "2", "3", "1.1"]
 """Nodes that many programs have; a reset to one that is not there is refused."""
+
+
+def is_to_transition(command_id: str) -> bool:
+    """Whether the reset of that id names a transition; others name a node."""
+    return command_id.rpartition("-")[2].startswith("t")
 
 
 class Sent(msgspec.Struct, frozen=True):
@@ -78,7 +83,7 @@ class Clients:
         self._log = _Log(self._put)
         encoder = RequestEncoder(broker.names, format=world.rng.choice(["json", "avro"]))
         self._core = Core(programs.app, encoder, self._log, LifecycleFeed(self._log))
-        for number in range(world.rng.randint(6, 12)):
+        for number in range(world.rng.randint(7, 11)):
             self._plan_run(f"run-{number}")
 
     def _plan_run(self, run_id: str) -> None:
@@ -88,7 +93,7 @@ class Clients:
         self.run_ids.append(run_id)
         if rng.random() < 0.3:
             self._foreign.add(run_id)
-        at = rng.randint(0, 20_000_000)
+        at = rng.randint(0, 10_000_000)
         held_up = rng.random() < 0.15
         body = {
             "type": "run.start",
@@ -100,13 +105,16 @@ class Clients:
         for number in range(rng.choice([0, 0, 1, 2])):
             more = {**body, "start_id": f"{run_id}-start-{number}", "on_conflict": rng.choice(_CONFLICTS)}
             self._plan(at + rng.randint(-2_000_000, 30_000_000), run_id, more)
-        for number in range(rng.randint(0, 6)):
+        for number in range(rng.randint(0, 8)):
             signal = {"type": "run.signal", "name": rng.choice(programs.SIGNALS), "payload": number}
             self._plan(rng.randint(0, 40_000_000), run_id, {**signal, "signal_id": f"{run_id}-s{number}"})
         for number in range(rng.choice([0, 0, 0, 1, 2])):
-            command = {"type": f"run.{rng.choice(_COMMANDS)}", "command_id": f"{run_id}-c{number}"}
+            command: dict[str, Any] = {"type": f"run.{rng.choice(_COMMANDS)}", "command_id": f"{run_id}-c{number}"}
             if command["type"] == "run.reset":
-                command["to_node"] = rng.choice(_NODES)
+                if rng.random() < 0.5:
+                    command["to_node"] = rng.choice(_NODES)
+                else:
+                    command["to_transition"], command["command_id"] = rng.randint(1, 12), f"{run_id}-t{number}"
             self._plan(at + rng.randint(0, 40_000_000), run_id, command)
         if held_up:
             # While it is paused, a cancel waits with all that comes meanwhile, and may meet the run's next execution.
@@ -149,9 +157,9 @@ class Clients:
         kind = "signal_id" if body["type"] == "run.signal" else "command_id"
         self.send(run_id, {**body, kind: f"{run_id}-help{self._number}"})
 
-    def heard(self, record: Kept) -> None:
+    def hear(self, event: LifecycleEvent) -> None:
         """A lifecycle event is in its topic."""
-        self._log.hear(decode_lifecycle(record.key, record.value, record.headers))
+        self._log.hear(event)
 
     def send(self, run_id: str, body: dict[str, Any]) -> None:
         """Put a message into the log."""
@@ -163,7 +171,7 @@ class Clients:
         elif kind == "signal":
             self._core.signal(run_id, body["name"], body["payload"], body["signal_id"])
         else:
-            self._core.command(run_id, kind, "", body["command_id"], body.get("to_node"))
+            self._core.command(run_id, kind, "", body["command_id"], body.get("to_node"), body.get("to_transition"))
         kind = kind if kind in ("start", "signal") else "command"
         topic_id, place, offset = self._place
         self._world.note("client", f"{body['type']} {run_id} {body[f'{kind}_id']} to {place}/{offset}")

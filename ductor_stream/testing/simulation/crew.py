@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 from ductor_stream.ports import TaskPosition
 from ductor_stream.telemetry.metrics import Metrics
@@ -45,16 +46,18 @@ class Crew:
         for worker in self._workers:
             worker.wake()
 
-    def options(self, us: int) -> Iterator[Callable[[], None]]:
+    def add_options(self, found: list[Callable[[], None]], us: int) -> None:
         """What may happen now."""
         for worker in self._workers:
+            if worker.dead:
+                continue
             if worker.ready(us):
-                yield lambda worker=worker: self._work(worker)  # type: ignore[misc]
-            if worker.log.flying and not worker.dead and us >= self._world.log_down_until:
-                yield worker.deliver
+                found.append(partial(self._work, worker))
+            if worker.log.flying and us >= self._world.log_down_until:
+                found.append(worker.deliver)
         for orphan in self._orphans:
             if orphan.flying:
-                yield lambda orphan=orphan: orphan.answer(orphan.heads()[0])  # type: ignore[misc]
+                found.append(partial(_answer_first, orphan))
 
     def coming(self) -> Iterator[int | None]:
         """When something happens by itself."""
@@ -111,3 +114,7 @@ class Crew:
 
     def _worker(self, name: str) -> WorkerProcess:
         return WorkerProcess(name, self._world, self._broker, self._fleet, self._groups, self._metrics)
+
+
+def _answer_first(orphan: MemoryTaskLog) -> None:
+    orphan.answer(orphan.heads()[0])

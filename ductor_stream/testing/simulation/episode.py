@@ -12,9 +12,9 @@ from functools import partial
 
 import msgspec
 
-from ductor_stream.coordinator.config import CoordinatorConfig
 from ductor_stream.errors import DuctorError
 from ductor_stream.ports import Outgoing
+from ductor_stream.protocol.lifecycle import decode_lifecycle
 from ductor_stream.protocol.topics import Topics
 from ductor_stream.testing.simulation import checks, checks_ends, programs
 from ductor_stream.testing.simulation.checks_tasks import R5TasksNotSwallowed
@@ -24,12 +24,14 @@ from ductor_stream.testing.simulation.gate import Crash
 from ductor_stream.testing.simulation.memory_broker import Broker, Kept, Topic
 from ductor_stream.testing.simulation.memory_database import DatabaseServer
 from ductor_stream.testing.simulation.memory_log import MemoryLog
-from ductor_stream.testing.simulation.processes import CLUSTER, Cluster, Process
+from ductor_stream.testing.simulation.processes import CLUSTER, Cluster, Process, config_of
 from ductor_stream.testing.simulation.settling import Rest, waits_of
+from ductor_stream.testing.simulation.sightings import Sightings
+from ductor_stream.testing.simulation.weather import Weather
 from ductor_stream.testing.simulation.workers import Fleet
 from ductor_stream.testing.simulation.world import SESSION_US, Limits, Violation, World
 
-_STORM_US = 60_000_000
+_STORM_US = 40_000_000
 _STORM_STEPS = 2_500
 _CALM_US = 1_800_000_000
 """Within half an hour of virtual time after the last fault, every run has closed."""
@@ -49,6 +51,8 @@ class Report(msgspec.Struct, frozen=True):
     events: int
     faults: int
     kinds: dict[str, int]
+    seen: dict[str, int]
+    """Rarer ways of the product that it went, as often: see ``Sightings``."""
     asked: list[str]
     """Ids of the runs that clients started; their children are beside these."""
     trace: list[str]
@@ -70,8 +74,9 @@ class Episode:
         self.server = DatabaseServer(lambda: self.world.ms)
         self.database = self.server.open(programs.NAMESPACE, CLUSTER, self.partitions)
         self.fleet = Fleet(self.world, self.broker)
-        self.cluster = Cluster(self.broker, self.server, self.fleet, _config(self.world))
+        self.cluster = Cluster(self.broker, self.server, self.fleet, config_of(self.world))
         self.cluster.partitions, self.cluster.syncmatch = self.partitions, rng.random() < 0.4
+        self.cluster.formats = rng.choice([["json"], ["json"], ["json", "avro"]])
         self.clients = Clients(self.world, self.broker)
         self.recreated: set[str] = set()
         self._timely = checks_ends.R9TimersInTime()
@@ -84,32 +89,37 @@ class Episode:
             checks.R6AppliedOnce(),
             checks.R7IdempotencyKey(topics),
             checks.R8StaleResults(),
-            checks_ends.R9NoSilentHang(topics),
+            checks_ends.R9NoSilentHang(),
             checks_ends.R9CancelIsTold(),
+            checks_ends.R9ContendedIsTold(topics),
             checks.RowsAgree(),
         ]
-        tasks = R5TasksNotSwallowed(topics)
-        self.checkers.append(tasks)
-        self.database.observers.extend(each for each in self.checkers if each.hears("committing", "committed", "took"))
-        self._on_landed = [each.landed for each in self.checkers if each.hears("landed")]
-        self._on_handed = [each.handed for each in self.checkers if each.hears("handed")]
+        tasks, self.sightings = R5TasksNotSwallowed(topics), Sightings(topics)
+        self.checkers += [tasks, self.sightings]
+        for hook in ("committing", "committed", "lost", "took"):
+            getattr(self.database, f"on_{hook}").extend(self._hooks(hook))
+        self._on_landed, self._on_heard = self._hooks("landed"), self._hooks("heard")
+        self._on_handed = self._hooks("handed")
         self.broker.landed, self.broker.handed = self._landed, self._handed
         self.processes = [self._process(f"p{number}") for number in range(rng.randint(2, 3))]
         self.orphans: list[MemoryLog] = []
         self.agenda: list[tuple[int, int, Callable[[], None]]] = []
-        skies: list[tuple[str, Callable[[], None]]] = [
-            ("outage", self._outage),
-            ("rebalance", self._rebalance),
-            ("recreate", self._recreate),
-            ("clock", self._clock),
-            ("redeploy", lambda: self._redeploy(rng.choice(list(programs.RELEASES)))),
-            ("cut", self._cut),
-        ]
-        self._skies = [sky for sky in skies if self.world.knows(sky[0])]
+        skies: dict[str, Callable[[], None]] = {
+            "outage": self._outage,
+            "rebalance": self._rebalance,
+            "recreate": self._recreate,
+            "clock": self._clock,
+            "redeploy": lambda: self._redeploy(rng.choice(list(programs.RELEASES))),
+            "cut": self._cut,
+        }
+        self._weather = Weather(self.world, skies)
         self._number = self._depth = 0
         metrics = self.cluster.metrics
         self.rest = Rest(self)
         self.crew = Crew(self.world, self.broker, self.fleet, tasks, metrics, self._at, programs.QUEUES)
+
+    def _hooks(self, name: str) -> list[Callable[..., None]]:
+        return [getattr(each, name) for each in self.checkers if each.hears(name)]
 
     # -- observers --------------------------------------------------------------------------
 
@@ -117,7 +127,10 @@ class Episode:
         for landed in self._on_landed:
             landed(topic, partition, record)
         if topic.name == self.broker.names.run_lifecycle:
-            self.clients.heard(record)
+            event = decode_lifecycle(record.key, record.value, record.headers)
+            for heard in self._on_heard:
+                heard(event)
+            self.clients.hear(event)
         if topic.name in self.crew.topics:
             self.crew.wake()
         elif self.broker.names.queue_of(topic.name) is not None:
@@ -147,7 +160,7 @@ class Episode:
         fired = dict(sorted(self.world.fired.items()))
         return Report(
             self.seed, self.world.digest(), len(self.database.runs), len(self.world.committers), events, sum(fired.values()), fired,
-            self.clients.run_ids, self.world.trace, broken,
+            dict(sorted(self.sightings.seen.items())), self.clients.run_ids, self.world.trace, broken,
         )  # fmt: skip
 
     def _storm(self) -> None:
@@ -158,22 +171,21 @@ class Episode:
 
     def _calm(self) -> None:
         world = self.world
-        world.faulty = False
+        world.calm()
         self._timely.calm_since = world.ms
-        world.store_down_until = world.log_down_until = 0
         world.note("world", "calm")
         if world.fired["redeploy"]:
             self._redeploy("patched")
-        began, help_at = world.us, world.us
+        began, help_at, busy = world.us, world.us, False
         for _ in range(_CALM_STEPS):
-            if self.rest.reached():
+            if not busy and self.rest.reached():
                 return
             if world.us - began > _CALM_US:
                 break
             if world.us >= help_at:
                 self._help()
                 help_at = world.us + _HELP_US
-            self.step(help_at)
+            busy = self.step(help_at)
         raise Violation("R9", f"not at rest after {(world.us - began) / 1e6:.0f} s of calm: {self.rest.unsettled()}")
 
     def _help(self) -> None:
@@ -190,24 +202,33 @@ class Episode:
 
     # -- steps ------------------------------------------------------------------------------
 
-    def step(self, until: int | None = None) -> None:
-        """One thing happens; or nothing can, and time passes up to when something will."""
-        self._weather()
+    def step(self, until: int | None = None) -> bool:
+        """One thing happens; or nothing can (False), and time passes up to when something will."""
+        self._weather.step()
         options = self._options()
         if not options:
             coming = [at for at in self._coming() if at is not None]
             if until is not None:
                 coming.append(until)
             self.world.advance(min(coming, default=self.world.us + 1_000_000) - self.world.us)
-            return
-        self.world.advance(self.world.rng.randint(0, 400))
-        self.world.rng.choice(options)()
+            return False
+        random = self.world.rng.random
+        self.world.us += int(random() * 400)
+        options[int(random() * len(options))]()
+        return True
 
     def _options(self) -> list[Callable[[], None]]:
         us = self.world.us
-        found: list[Callable[[], None]] = [partial(self.turn, each) for each in self.processes if each.ready(us)]
-        found += [partial(self._deliver, log) for log in self.logs() if log.flying]
-        found += self.crew.options(us)
+        found: list[Callable[[], None]] = []
+        for process in self.processes:
+            if process.dead:
+                continue
+            if process.ready(us):
+                found.append(partial(self.turn, process))
+            if process.log.flying:
+                found.append(partial(self._deliver, process.log))
+        found += [partial(self._deliver, log) for log in self.orphans if log.flying]
+        self.crew.add_options(found, us)
         for actor in (self.fleet, self.clients):
             at = actor.next_us()
             if at is not None and at <= us:
@@ -235,6 +256,7 @@ class Episode:
         process.idle_until, process.busy = self.world.us, True
         try:
             process.coordinator.guarded_turn()
+            self.sightings.turned(process.coordinator)
         except Crash as crash:
             if crash.process != process.name:
                 raise
@@ -280,12 +302,6 @@ class Episode:
             self.world.note("world", f"a stray commit is refused: {error}")
 
     # -- weather ----------------------------------------------------------------------------
-
-    def _weather(self) -> None:
-        if self.world.faulty:
-            for kind, happens in self._skies:
-                if self.world.chance(kind):
-                    happens()
 
     def _outage(self) -> None:
         world, rng = self.world, self.world.rng
@@ -374,20 +390,3 @@ class Episode:
     def _at(self, us: int, what: Callable[[], None]) -> None:
         self._number += 1
         heapq.heappush(self.agenda, (self.world.us + us, self._number, what))
-
-
-def _config(world: World) -> CoordinatorConfig:
-    rng = world.rng
-    return CoordinatorConfig(
-        batch_limit=rng.choice([1, 3, 20, 500]),
-        unconfirmed_limit=rng.choice([2, 5, 64]),
-        idle_poll_s=rng.choice([1.0, 5.0, 10.0]),
-        horizon_ms=rng.choice([2_000, 30_000, 600_000]),
-        cached_runs=rng.choice([1, 3, 50_000, 50_000]),
-        inbox_limit=rng.choice([1, 5, 500]),
-        sweep_s=rng.choice([1.0, 5.0]),
-        confirm_idle_s=rng.choice([0.05, 0.25]),
-        conflict_backoff_ms=rng.choice([2, 20]),
-        conflict_tries=rng.choice([0, 3]),
-        history_kept=rng.choice([0, 4, 10_000]),
-    )

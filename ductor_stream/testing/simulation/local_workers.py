@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import heapq
-import json
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from ductor_stream.ports import Outgoing
 from ductor_stream.testing.simulation.memory_broker import Broker
-from ductor_stream.testing.simulation.workers import Fleet, result_of
+from ductor_stream.testing.simulation.workers import Fleet, task_in
 from ductor_stream.testing.simulation.world import World
 
 _STEPS = ("a", "b", "d")
@@ -48,11 +46,12 @@ class LocalFleet:
         self._broker.handed([Outgoing(topics.tasks("default"), key, task)])
         self._reserved -= 1
         self._running += 1
-        told: dict[str, Any] = json.loads(task)
+        told = task_in(task)
+        assert told is not None
         us, outcome = self._fleet.execute(told)
         for at in range(1_000_000, us, _BEAT_US):
-            self._plan(at, False, key, result_of(told, {"type": "attempt.heartbeat"}))
-        self._plan(us, True, key, result_of(told, {"type": "attempt.finished", **outcome}))
+            self._plan(at, False, key, self._fleet.said(told, {"type": "attempt.heartbeat"}))
+        self._plan(us, True, key, self._fleet.said(told, {"type": "attempt.finished", **outcome}))
 
     def _plan(self, us: int, last: bool, key: bytes, value: bytes) -> None:
         self._number += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from ductor_stream.protocol.topics import Topics
 if TYPE_CHECKING:
     from ductor_stream.testing.simulation.memory_log import MemoryLog
 
-_partition_of = functools.lru_cache(4_096)(partition_of)
+partition_for = functools.lru_cache(4_096)(partition_of)
 
 LARGEST_RECORD = 1_000_000
 """Bytes that a broker takes by default, more or less."""
@@ -82,6 +82,9 @@ class Broker:
         self.generation = 0
         self.changes = 0
         """Goes up with all that may give a member something to read."""
+        self.ids: Mapping[str, str] = {}
+        self.counts: Mapping[str, int] = {}
+        """Ids and partition counts of all topics by name; another object whenever that changes."""
         self._targets: dict[MemoryLog, frozenset[int]] = {}
         self._ids = 0
         for name in topics.inbound_names:
@@ -98,6 +101,8 @@ class Broker:
         self._ids += 1
         self.changes += 1
         self.topics[name] = Topic(name, f"id-{self._ids}", partitions)
+        self.ids = {name: topic.id for name, topic in self.topics.items()}
+        self.counts = {name: len(topic.partitions) for name, topic in self.topics.items()}
         self._targets.clear()
 
     def append(
@@ -111,9 +116,9 @@ class Broker:
         """Put a record into a topic; the key decides where no partition is given. Raises KeyError without the topic."""
         topic = self.topics[name]
         if partition is None or partition >= len(topic.partitions):
-            partition = _partition_of(key or b"", len(topic.partitions))
+            partition = partition_for(key or b"", len(topic.partitions))
         stored = topic.partitions[partition]
-        record = Kept(stored.end, key, value, headers)
+        record = Kept(stored.start + len(stored.records), key, value, headers)
         stored.records.append(record)
         self.changes += 1
         self.landed(topic, partition, record)

@@ -7,11 +7,13 @@ The checks and their order are those of ``store/commit.py`` and ``store/sql/quer
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Collection
+from operator import attrgetter
+from typing import Any
 
 import msgspec
 
+from ductor_stream.engine.state import RunState
 from ductor_stream.errors import (
     DuctorError,
     InvariantViolation,
@@ -34,6 +36,7 @@ from ductor_stream.ports import (
     RunWrite,
 )
 
+_Getter = Callable[[Any], tuple[Any, ...]]
 _LARGEST_INT = 2**31 - 1
 _LATEST_MS = 9_224_318_015_999_999
 """The last moment that Postgres has."""
@@ -63,19 +66,6 @@ class Transition(msgspec.Struct, frozen=True):
     records: bytes
 
 
-class Observer(Protocol):
-    """Sees each commit that lands, before and after it does."""
-
-    def committing(self, database: Database, batch: Batch, txid: int) -> None:
-        """It is about to land: the database is still as it was."""
-
-    def committed(self, database: Database, batch: Batch, txid: int) -> None:
-        """It has landed."""
-
-    def took(self, partition: int, token: str, epoch: int) -> None:
-        """A partition has a new owner."""
-
-
 class Database:
     """One namespace's rows. Plain dictionaries, so that tests may look at everything."""
 
@@ -93,7 +83,16 @@ class Database:
         self.counters: dict[tuple[int, str, str], int] = {}
         self.payloads: dict[str, bytes] = {}
         self.declared: set[tuple[str, str, str]] = set()
-        self.observers: list[Observer] = []
+        self.on_committing: list[Callable[[Database, Batch, int], None]] = []
+        """Called with each batch that is about to land, and its number: the rows are still as they were."""
+        self.on_committed: list[Callable[[Database, Batch, int], None]] = []
+        """Likewise, when it has landed."""
+        self.on_lost: list[Callable[[Batch, Collection[str]], None]] = []
+        """Called with a batch that has not landed, and the runs that have lost their version check."""
+        self.on_took: list[Callable[[int, str, int], None]] = []
+        """Called with a partition, and the token and epoch of its new owner."""
+        self.rebuilt: dict[str, tuple[RunWrite, RunState | None]] = {}
+        """Of checkers: what was rebuilt of a run, by the row that it had then."""
         self._txid = 0
         self._inbox_id = 0
 
@@ -107,8 +106,8 @@ class Database:
         before = msgspec.structs.replace(row)
         row.clean = False
         row.token, row.epoch = token, row.epoch + 1
-        for observer in self.observers:
-            observer.took(partition, token, row.epoch)
+        for took in self.on_took:
+            took(partition, token, row.epoch)
         return row, before
 
     def version_of(self, run_id: str) -> int:
@@ -146,15 +145,22 @@ class Database:
     def commit(self, batch: Batch) -> int:
         """Write the batch or nothing. Raises as ``RunStore.commit`` does when nothing lands."""
         found = self.refusal(batch)
+        if isinstance(found, RecordVersionConflict):
+            self.lost(batch, found.run_ids)
         if found is not None:
             raise found
         self._txid += 1
-        for observer in self.observers:
-            observer.committing(self, batch, self._txid)
+        for committing in self.on_committing:
+            committing(self, batch, self._txid)
         self._write(batch, self._txid)
-        for observer in self.observers:
-            observer.committed(self, batch, self._txid)
+        for committed in self.on_committed:
+            committed(self, batch, self._txid)
         return self.now()
+
+    def lost(self, batch: Batch, run_ids: Collection[str]) -> None:
+        """These runs have lost their version check."""
+        for lost in self.on_lost:
+            lost(batch, run_ids)
 
     def refusal(self, batch: Batch) -> DuctorError | None:
         """Why the batch may not land, in the order in which Postgres would say so."""
@@ -176,7 +182,8 @@ class Database:
         return row is not None and (row.token, row.epoch, row.offsets) == ours
 
     def _consumed_twice(self, batch: Batch) -> set[int]:
-        return {partition for partition, id in batch.consumed if id not in self.inbox.get(partition, {})}
+        taken = [*batch.consumed, *(row[:2] for row in batch.deferred)]
+        return {partition for partition, id in taken if id not in self.inbox.get(partition, {})}
 
     def _moved(self, batch: Batch) -> set[str]:
         moved = {run.run_id for run in batch.runs if self.version_of(run.run_id) != run.expected}
@@ -234,8 +241,9 @@ class Database:
         row = self.partitions[advance.partition]
         row.offsets = tuple(advance.next)
         rows = self.outbox.setdefault(advance.partition, {})
-        for seq in [seq for seq in rows if seq <= advance.confirmed]:
-            del rows[seq]
+        if rows and next(iter(rows)) <= advance.confirmed:
+            for seq in [seq for seq in rows if seq <= advance.confirmed]:
+                del rows[seq]
         if advance.outbox is not None:
             row.outbox_seq = max(row.outbox_seq, advance.outbox_seq)
             rows[advance.outbox_seq] = advance.outbox
@@ -249,7 +257,7 @@ class Database:
             applied = msgspec.structs.replace(row, body=None, expires_at=None)
             self.messages[key] = applied if key in released else row
         for key in batch.released:
-            self.messages[key] = msgspec.structs.replace(self.messages[key], body=None, expires_at=None)
+            self.messages[key] = msgspec.structs.replace(self.messages[key], body=None)
 
     def _write_inbox(self, batch: Batch) -> None:
         for row in batch.inbox:
@@ -259,6 +267,9 @@ class Database:
                 there[self._inbox_id] = msgspec.structs.replace(row, id=self._inbox_id)
         for partition, id in batch.consumed:
             self.inbox[partition].pop(id, None)
+        for partition, id, not_before, tries in batch.deferred:
+            rows = self.inbox[partition]
+            rows[id] = msgspec.structs.replace(rows[id], not_before=not_before, tries=tries)
 
 
 class DatabaseServer:
@@ -302,6 +313,7 @@ def _check_fenced(batch: Batch) -> None:
         raise InvariantViolation("a batch names one partition twice")
     written = {row.partition for row in batch.runs} | {row.partition for row in batch.messages}
     written |= {row.partition for row in batch.open_attempts} | {partition for partition, _ in batch.consumed}
+    written |= {row[0] for row in batch.deferred}
     written |= {key[0] for key in batch.closed_attempts} | {key[0] for key in batch.counters}
     if stray := written - set(fenced):
         raise InvariantViolation(f"a batch writes to partitions {sorted(stray)} without their fence")
@@ -315,25 +327,25 @@ def _poisoned(batch: Batch) -> tuple[str, str] | None:
 
 
 @functools.cache
-def _checked(kind: type[msgspec.Struct]) -> tuple[list[str], list[tuple[str, int]]]:
-    """The fields of such a row that are text, and those that are numbers, with the largest that fits."""
+def _checked(kind: type[msgspec.Struct]) -> tuple[list[str], list[tuple[str, int]], _Getter, _Getter]:
+    """The fields of such a row that are text, and those that are numbers, with the largest that fits; what gets them."""
     fields = msgspec.structs.fields(kind)
     numbers = [
         (f.name, _LARGEST_INT if f.name in ("execution", "generation", "attempt") else _LATEST_MS)
         for f in fields
         if f.name.endswith("_at") or f.name in ("execution", "generation", "attempt", "now", "at")
     ]
-    return [f.name for f in fields if f.type in (str, str | None)], numbers
+    texts = [f.name for f in fields if f.type in (str, str | None)]
+    # One name alone would get no tuple: each has another one, which is passed over.
+    return texts, numbers, attrgetter(*texts, texts[0]), attrgetter(*(name for name, _ in numbers), texts[0])
 
 
 def _unstorable(row: msgspec.Struct) -> str:
-    texts, numbers = _checked(type(row))
-    for name in texts:
-        value = getattr(row, name)
-        if value is not None and not storable(value):
-            return f"{name} is no text that can be stored"
-    for name, most in numbers:
-        value = getattr(row, name)
-        if value is not None and value > most:
+    texts, numbers, texts_of, numbers_of = _checked(type(row))
+    if not storable("".join(filter(None, texts_of(row)))):
+        name = next(name for name in texts if not storable(getattr(row, name) or ""))
+        return f"{name} is no text that can be stored"
+    for (name, most), number in zip(numbers, numbers_of(row), strict=False):
+        if number is not None and number > most:
             return f"{name} is out of range"
     return ""

@@ -69,6 +69,7 @@ class MemoryLog:
         self._next: dict[Place, int] = {}
         self._ends: dict[Place, int] = {}
         self._ids: dict[Inbound, str] = {}
+        self._known: Mapping[str, str] = {}
         self._paused: set[int] = set()
         self._gaps: list[Gap] = []
         self.flying: deque[Flying] = deque()
@@ -87,13 +88,15 @@ class MemoryLog:
     def poll(self, timeout: float, limit: int) -> list[Received]:
         """What is there, at most ``limit``. Serves rebalances and delivery reports; does not wait by itself."""
         self._gate.enter("poll")
-        self._quiet = -1
         self._serve()
         if self._ownership is None:
             return []
         self._rebalance(self._ownership)
-        self._mend()
-        records = self._read(limit)
+        records: list[Received] = []
+        if self._quiet != self.broker.changes or self._known is not self.broker.ids:
+            self._quiet = -1
+            self._mend()
+            records = self._read(limit)
         self._serve()
         if not records:
             self._gate.idle(timeout)
@@ -177,16 +180,19 @@ class MemoryLog:
     def _mend(self) -> None:
         """Positions that the log does not have: go on at its start, and say what was lost."""
         renewed: set[Inbound] = set()
-        for topic in INBOUND:
-            id = self.broker.topics[self._names[topic]].id
-            if self._ids.get(topic, id) != id:
-                renewed.add(topic)
-            self._ids[topic] = id
+        if self._known is not self.broker.ids:
+            self._known = self.broker.ids
+            for topic in INBOUND:
+                id = self._known[self._names[topic]]
+                if self._ids.get(topic, id) != id:
+                    renewed.add(topic)
+                self._ids[topic] = id
+        topics, names = self.broker.topics, self._names
         for place, position in self._next.items():
-            stored = self._stored(place)
+            stored = topics[names[place[0]]].partitions[place[1]]
             if position == UNREAD:
                 self._next[place] = stored.start
-            elif place[0] in renewed or not stored.start <= position <= stored.end:
+            elif place[0] in renewed or not stored.start <= position <= stored.start + len(stored.records):
                 self._gaps.append(Gap(*place, from_offset=position, to_offset=stored.start))
                 self._next[place] = stored.start
                 self._ends.pop(place, None)
@@ -195,14 +201,14 @@ class MemoryLog:
         found: list[Received] = []
         for place, stored in list(self._readable()):
             room = limit - len(found)
-            position = self._next[place]
+            position, end = self._next[place], stored.end
             first = position - stored.start
-            count = self._gate.share(min(room, stored.end - position))
+            count = self._gate.share(min(room, end - position))
             for record in stored.records[first : first + count]:
                 found.append(Received(*place, record.offset, record.key, record.value, record.headers))
             self._next[place] = position + count
-            if self._next[place] == stored.end and room > count:
-                self._ends[place] = stored.end
+            if position + count == end and room > count:
+                self._ends[place] = end
         return found
 
     def seek(self, partition: int, offsets: Mapping[Inbound, int]) -> None:
@@ -316,6 +322,11 @@ class MemoryLog:
         self._gate.enter("end_offsets")
         return {topic: self._stored((topic, partition)).end for topic in INBOUND}
 
+    def written_ends(self, partitions: Iterable[int]) -> dict[Place, int]:
+        """The same, since nobody produces in transactions here."""
+        self._gate.enter("end_offsets")
+        return {(topic, p): self._stored((topic, p)).end for p in partitions for topic in INBOUND}
+
     def start_offsets(self, partition: int) -> dict[Inbound, int]:
         """The earliest offset of each inbound topic's partition."""
         self._gate.enter("start_offsets")
@@ -324,12 +335,16 @@ class MemoryLog:
     def topic_ids(self) -> dict[str, str]:
         """Ids by full name."""
         self._gate.enter("topic_ids")
-        return {name: topic.id for name, topic in self.broker.topics.items()}
+        return dict(self.broker.ids)
 
     def partition_counts(self) -> dict[str, int]:
         """Partition counts by full name."""
         self._gate.enter("partition_counts")
-        return {name: len(topic.partitions) for name, topic in self.broker.topics.items()}
+        return dict(self.broker.counts)
+
+    def hidden_topics(self) -> frozenset[str]:
+        """Nobody is refused anything here."""
+        return frozenset()
 
     def ask_tasks(self) -> Callable[[], Mapping[TaskPlace, TaskStand] | None]:
         """Where the task topics stand; the answer is there at once."""

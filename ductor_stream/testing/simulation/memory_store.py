@@ -142,7 +142,9 @@ class MemoryStore:
         if outcome == "refused":
             raise StoreUnavailable("refused")
         if outcome == "conflict":
-            raise RecordVersionConflict(frozenset({batch.runs[0].run_id}))
+            losers = frozenset({batch.runs[0].run_id})
+            self.database.lost(batch, losers)
+            raise RecordVersionConflict(losers)
         if outcome == "poisoned":
             raise PoisonedRun(batch.runs[0].run_id, "simulated")
         if outcome in ("unknown_lost", "unknown_late"):
@@ -213,6 +215,12 @@ class MemoryStore:
         self._gate.enter("inbox")
         rows = self.database.inbox.get(partition, {}).values()
         return [row for row in rows if row.not_before is None or row.not_before <= now][:limit]
+
+    def put_off(self, partition: int, limit: int, after: int) -> list[InboxRow]:
+        """Rows that were put off before, due or not, by id beyond ``after``: read with ``take``, for whoever is let in."""
+        rows = self.database.inbox.get(partition, {}).values()
+        waiting = (row for row in rows if row.id > after and (row.not_before is not None or row.tries))
+        return [row for row in waiting if row.kind != "produce"][:limit]
 
     def expired_messages(self, partition: int, now: int, limit: int) -> list[tuple[str, BufferedMessage]]:
         """Buffered messages whose time to live has passed at ``now`` (ms)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -18,7 +18,9 @@ from ductor_stream.protocol.limits import MAX_RECORD_BYTES
 from ductor_stream.protocol.outbound import Encoder
 from ductor_stream.protocol.topics import Topics
 from ductor_stream.protocol.worker import WorkerCodec
-from ductor_stream.telemetry.metrics import Metrics
+from ductor_stream.protocol.writing import Format
+from ductor_stream.telemetry.declaration import Labelled
+from ductor_stream.telemetry.metrics import Metrics, declarations
 from ductor_stream.testing.simulation import programs
 from ductor_stream.testing.simulation.gate import Crash, Gate, Outcome
 from ductor_stream.testing.simulation.local_workers import LocalFleet
@@ -40,8 +42,8 @@ _SILENT = frozenset({"produce", "flush", "seek"})
 class _Encoder(Encoder):
     """Now and then a task cannot be written down, or becomes larger than any worker takes."""
 
-    def __init__(self, topics: Topics, world: World) -> None:
-        super().__init__(topics)
+    def __init__(self, topics: Topics, format: Format, world: World) -> None:
+        super().__init__(topics, format=format)
         self._world = world
 
     def task(
@@ -76,6 +78,8 @@ class Faulty(Gate):
             return
         if process.dead:
             raise Crash(process.name, call)
+        if not world.faulty:
+            return
         if world.chance("crash"):
             process.dead = True
             raise Crash(process.name, call)
@@ -150,21 +154,21 @@ class Process:
         self.store = MemoryStore(cluster.server, gate, cluster.stray)
         self.store.namespace(programs.NAMESPACE, CLUSTER, cluster.partitions)
         self.clock.observe(world.ms)
-        topics = cluster.broker.names
+        topics, format = cluster.broker.names, world.rng.choice(cluster.formats)
         local = LocalFleet(world, cluster.broker, cluster.fleet, self._wait) if cluster.syncmatch else None
         self.coordinator = Coordinator(
             cluster.config,
             cluster.definitions,
             topics,
             (self.store, self.log, self.clock, local),
-            (InboundDecoder(topics), Encoder(topics), WorkerCodec()),
+            (InboundDecoder(topics), Encoder(topics, format=format), WorkerCodec()),
             cluster.metrics,
             partitions=cluster.partitions,
             new_token=lambda: str(uuid.UUID(int=world.rng.getrandbits(128))),
             jitter=world.rng.random,
         )
         # Of the committer alone: what a take-over sends again was written down once.
-        self.coordinator.committer._encoder = _Encoder(topics, world)
+        self.coordinator.committer._encoder = _Encoder(topics, format, world)
         self.log.subscribe(self.coordinator.ownership)
         gate.process = self
 
@@ -181,6 +185,25 @@ class Process:
         self.coordinator.cache.close(range(1000))
 
 
+def config_of(world: World) -> CoordinatorConfig:
+    """What its processes are set to: bounds that are met, and those that are the rule."""
+    rng = world.rng
+    return CoordinatorConfig(
+        batch_limit=rng.choice([1, 3, 20, 500]),
+        unconfirmed_limit=rng.choice([2, 5, 64]),
+        unconfirmed_bytes=rng.choice([1_000, 4_000, 128_000_000, 128_000_000]),
+        idle_poll_s=rng.choice([2.0, 5.0, 10.0]),
+        horizon_ms=rng.choice([2_000, 30_000, 600_000]),
+        cached_runs=rng.choice([1, 3, 50_000, 50_000]),
+        inbox_limit=rng.choice([1, 5, 500]),
+        sweep_s=rng.choice([1.0, 5.0]),
+        confirm_idle_s=rng.choice([0.05, 0.25]),
+        conflict_backoff_ms=rng.choice([2, 20]),
+        conflict_tries=rng.choice([0, 3]),
+        history_kept=rng.choice([0, 4, 10_000]),
+    )
+
+
 class Cluster:
     """What processes share."""
 
@@ -188,9 +211,38 @@ class Cluster:
         self.broker, self.server, self.fleet, self.config = broker, server, fleet, config
         self.partitions = 0
         self.syncmatch = False
+        self.formats: list[Format] = ["json"]
+        """``DUCTOR_ENCODING`` of processes: with several, each has one of them, as while that is being changed."""
         self.stray: list[Batch] = []
         self.definitions = programs.RELEASES["first"]
         self.metrics = _metrics
 
 
-_metrics = Metrics()
+class _Uncounted:
+    """In the place of each metric: nobody looks at them here, and counting would cost a twentieth."""
+
+    def inc(self, amount: float = 1) -> None:
+        """Nothing."""
+
+    dec = set = observe = inc
+
+
+def _uncounted() -> Metrics:
+    """Metrics that are declared and indexed as ever; those of workers are few, and are counted."""
+    found = Metrics()
+    for name, declared in declarations():
+        if declared.group == "coordinator":
+            metric = getattr(found, name)
+            setattr(found, name, _family(metric) if isinstance(metric, Labelled) else _Uncounted())
+    return found
+
+
+def _family(real: Labelled[Any]) -> Labelled[Any]:
+    def make(values: tuple[str, ...]) -> Any:
+        real[values]  # whoever gives it the wrong number of labels hears of it
+        return _Uncounted()
+
+    return Labelled(make, lambda values: None)
+
+
+_metrics = _uncounted()

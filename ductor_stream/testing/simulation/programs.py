@@ -9,6 +9,7 @@ from typing import Any
 
 from ductor_stream.app import App
 from ductor_stream.coordinator.definitions import Definitions
+from ductor_stream.declarations import Step
 from ductor_stream.definitions.policy import Retry
 from ductor_stream.engine.planners.run import Run
 from ductor_stream.errors import ChildError, StepError
@@ -20,7 +21,7 @@ _WIDE = 34
 
 app = App(NAMESPACE)
 _retry = Retry(max_attempts=3, initial=0.05, maximum=0.5)
-STEPS = {
+STEPS: dict[str, Step[..., Any]] = {
     "a": app.external_step("a", input=Any, output=Any, retry=_retry),
     "b": app.external_step("b", input=Any, output=Any, retry=_retry, timeout=20),
     "c": app.external_step("c", input=Any, output=Any, retry=_retry, queue="slow", heartbeat=5, timeout=30),

@@ -32,7 +32,7 @@ from ductor_stream.worker.reports import Reports
 from ductor_stream.worker.slots import Slots
 
 _BEAT_US = 3_000_000
-_IDLE_US, _BUSY_US = 3_000_000, 100_000
+_IDLE_US, _BUSY_US = 5_000_000, 100_000
 
 
 class _Clock:

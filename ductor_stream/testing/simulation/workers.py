@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import heapq
 import json
 from collections import Counter
 from typing import Any
 
+import msgspec
+
+from ductor_stream.protocol import avro
+from ductor_stream.protocol.messages import AttemptFinished, AttemptHeartbeat
+from ductor_stream.protocol.writing import Writer
 from ductor_stream.testing.simulation.memory_broker import Broker, Kept, Topic
 from ductor_stream.testing.simulation.world import World
 
 _BEAT_US = 3_000_000
 _FENCE = ("run_id", "execution", "node_id", "generation")
+_avro = Writer("avro")
+_messages = msgspec.json.Decoder(AttemptFinished | AttemptHeartbeat)
 
 
 class Fleet:
@@ -21,6 +29,7 @@ class Fleet:
         self._world, self._broker = world, broker
         self._agenda: list[tuple[int, int, str, dict[str, Any], Any]] = []
         self._number = 0
+        self._writes_avro = world.rng.random() < 0.3
         self.effects: Counter[str] = Counter()
         self.emitted = 0
 
@@ -29,7 +38,7 @@ class Fleet:
         task = task_of(record)
         if task is None:
             return
-        task["topic"], task["topic_id"], task["place"] = topic.name, topic.id, (partition, record.offset)
+        task = {**task, "topic": topic.name, "topic_id": topic.id, "place": (partition, record.offset)}
         topic.partitions[partition].open.add(record.offset)
         slow = 20_000_000 if self._world.chance("worker") else 30_000
         self._plan(self._world.rng.randint(200, slow), "begin", task, None)
@@ -97,28 +106,37 @@ class Fleet:
         self._number += 1
         heapq.heappush(self._agenda, (self._world.us + us, self._number, what, task, detail))
 
+    def said(self, task: dict[str, Any], message: dict[str, Any]) -> bytes:
+        """A message about an attempt, with its fence echoed."""
+        value = json.dumps({**{name: task[name] for name in _FENCE}, "worker": "w", **message}).encode()
+        return _avro.write(_messages.decode(value)) if self._writes_avro else value
+
     def _emit(self, task: dict[str, Any], message: dict[str, Any]) -> None:
         self.emitted += 1
         partition = None
         if self._world.chance("elsewhere"):
             partition = self._world.rng.randrange(len(self._broker.topics[task["results_topic"]].partitions))
-        value = result_of(task, message)
+        value = self.said(task, message)
         self._world.note("worker", f"{message['type']} {_mark(task)}")
         self._broker.append(task["results_topic"], task["run_id"].encode(), value, (), partition)
 
 
 def task_of(record: Kept) -> dict[str, Any] | None:
-    """The task of a record, None where it is garbage."""
+    """The task of a record, None where it is garbage. It is not to be changed."""
+    return task_in(record.value or b"null")
+
+
+@functools.lru_cache(512)
+def task_in(value: bytes) -> dict[str, Any] | None:
+    """The same of a record's value: several look at each, and so do the checkers."""
+    if value.startswith(avro.SINGLE_OBJECT):
+        form = avro.catalog().current("task")
+        return avro.read(value[avro.HEADER_BYTES :], form.schema, form) if value.startswith(form.header) else None
     try:
-        task = json.loads(record.value or b"null")
+        task = json.loads(value)
     except (ValueError, RecursionError):
         return None
     return task if isinstance(task, dict) and "idempotency_key" in task else None
-
-
-def result_of(task: dict[str, Any], message: dict[str, Any]) -> bytes:
-    """A message about an attempt, with its fence echoed."""
-    return json.dumps({**{name: task[name] for name in _FENCE}, "worker": "w", **message}).encode()
 
 
 def _mark(task: dict[str, Any]) -> str:

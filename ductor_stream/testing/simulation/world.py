@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter
 from random import Random
 
@@ -113,11 +114,26 @@ class World:
     def chance(self, kind: str) -> bool:
         """Whether the fault of that kind happens now."""
         known = self._kinds.get(kind)
-        if known is None or not self.faulty or known[1]() >= known[0] or self._left == 0:
+        return known is not None and known[1]() < known[0] and self.fires(kind)
+
+    def gap(self, kind: str) -> int:
+        """At which opportunity from now on it happens next: 1 is the very next one. For what has one at every step."""
+        rate, random = self._kinds[kind]
+        return 1 + int(math.log(1.0 - random()) / math.log(1.0 - rate))
+
+    def fires(self, kind: str) -> bool:
+        """It happens, unless there were faults enough."""
+        if self._left == 0:
             return False
         self._left -= 1
         self.fired[kind] += 1
         return True
+
+    def calm(self) -> None:
+        """Nothing goes wrong from now on."""
+        self.faulty = False
+        self._kinds = {}
+        self.store_down_until = self.log_down_until = 0
 
     def knows(self, kind: str) -> bool:
         """Whether that kind of fault ever happens in this world."""

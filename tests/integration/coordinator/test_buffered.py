@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 
 import msgspec
+from click.testing import CliRunner
 from rig import CRC32, FAST, Rig
 from support import until
+
+from ductor_stream.cli.dead_letters import dead_letters
 
 
 def buffered(rig: Rig) -> list[str]:
@@ -83,6 +86,29 @@ def test_what_waits_too_long_is_a_dead_letter(rig: Rig) -> None:
     assert len(rig.letters()) == 1
 
 
+def test_what_had_expired_is_applied_once_when_its_letter_is_sent_again(rig: Rig) -> None:
+    """Its id is known, so that a late duplicate is not applied: somebody who sends the letter again means it."""
+    rig.coordinator(msgspec.structs.replace(FAST, buffered_ttl_ms=300, expiry_sweep_s=0.1))
+    body = json.dumps({"type": "run.signal", "name": "word", "payload": "föö", "signal_id": "s"}).encode()
+    rig.send(rig.topics.run_events, "late", body, headers=[("traceparent", b"00-1-2-03")])
+    order = {"type": "run.pause", "run_id": "other", "command_id": "c"}
+    rig.send(rig.topics.run_events, "other", order)
+    until(lambda: len(rig.letters()) == 2, what="two dead letters")
+    rig.start("late", "other", workflow="words", input=2)
+    rig.until_status("running", "late", "other")
+    where = ["--kafka", rig.bootstrap, "--database", rig.database, "--namespace", rig.namespace]
+    for _ in range(2):
+        said = (
+            CliRunner().invoke(dead_letters, ["replay", "--reason", "expired", *where], catch_exceptions=False).output
+        )
+        assert "sent 2 again" in said
+    rig.until_status("paused", "other")
+    rig.signal("late", "in time")
+    rig.until_status("completed", "late")
+    assert rig.run("late")["result"] == ["föö", "in time"]
+    rig.check()
+
+
 def test_too_many_buffered_messages_are_dead_letters(rig: Rig) -> None:
     """R10: the bound of what waits for one run that does not exist."""
     rig.coordinator(msgspec.structs.replace(FAST, buffered_limit=3))
@@ -91,6 +117,28 @@ def test_too_many_buffered_messages_are_dead_letters(rig: Rig) -> None:
     letters = until(lambda: found if len(found := rig.letters()) == 2 else None, what="two dead letters")
     assert [each.reason for each in letters] == ["buffer_full"] * 2
     assert buffered(rig) == ["s0", "s1", "s2"]
+
+
+def test_too_many_bytes_of_buffered_messages_are_dead_letters(rig: Rig) -> None:
+    """R10: else one sender fills the memory of each owner, and in the end no query can read them any more."""
+    rig.coordinator(msgspec.structs.replace(FAST, signals_bytes=25_000))
+    for n in range(5):
+        rig.signal("full", "x" * 10_000, signal_id=f"s{n}")
+    letters = until(lambda: found if len(found := rig.letters()) == 2 else None, what="two dead letters")
+    assert [each.reason for each in letters] == ["buffer_full"] * 2
+    assert buffered(rig) == ["s0", "s1", "s2"]
+
+
+def test_what_comes_after_the_end_is_no_second_end(rig: Rig) -> None:
+    rig.worker()
+    rig.coordinator()
+    rig.start("r", workflow="chain", input=1)
+    rig.until_status("completed", "r")
+    ended = rig.run("r")
+    rig.signal("r", "late")
+    until(lambda: rig.run("r")["record_version"] > ended["record_version"], what="the signal")
+    assert rig.run("r")["closed_at"] == ended["closed_at"]
+    assert rig.run("r")["updated_at"] > ended["updated_at"]
 
 
 def test_more_signals_than_a_run_may_have_waiting(rig: Rig) -> None:

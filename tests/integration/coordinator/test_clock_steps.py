@@ -91,7 +91,12 @@ def test_postgres_clock_goes_an_hour_forth_and_back(rig: Rig) -> None:
     rig.until_status("completed", "short")
     rig.start("then", workflow="nap", input=100)
     rig.until_status("completed", "then")
+    rig.start("turns", workflow="endless", input=[])
+    rig.until_status("running", "turns")
     skew.step(-HOUR_MS)
+    for word in (1, 2, 3, 4, 0):  # after three it continues as new, by the time that it has seen: not in an hour
+        rig.signal("turns", str(word))
+    rig.until_status("completed", "turns")
     rig.start("now", workflow="nap", input=100)
     rig.until_status("completed", "now")
     beat(rig, task)
@@ -104,19 +109,44 @@ def test_postgres_clock_goes_an_hour_forth_and_back(rig: Rig) -> None:
     rig.check()
 
 
+def test_a_sleep_of_twenty_years(rig: Rig) -> None:
+    """Kept in Postgres to the millisecond, by whoever owns it; not fired an hour before, and once when it is due."""
+    years_ms = 20 * 366 * 24 * HOUR_MS
+    running = rig.coordinator()
+    rig.worker()
+    rig.start("slept", workflow="nap", input=years_ms)
+    rig.until_status("running", "slept")
+    kept = "select extract(epoch from wake_at - started_at) * 1000 as ms from eec_workflow_run where ns = {ns}"
+    (row,) = until(lambda: [row for row in rig.rows(kept) if row["ms"] is not None], what="its moment kept")
+    assert 0 <= row["ms"] - years_ms < 60_000
+    running.stop()
+    skew = Skew(years_ms - HOUR_MS)
+    rig.coordinator(prepare=skew)
+    rig.start("then", workflow="nap", input=100)
+    rig.until_status("completed", "then")
+    assert rig.run("slept")["status"] == "running"
+    skew.step(HOUR_MS)
+    rig.until_status("completed", "slept")
+    fired_once(rig, "slept", "then")
+    rig.check()
+
+
 def test_half_an_hour_of_downtime(rig: Rig) -> None:
     """Protocol 21: what came due meanwhile fires once; whose result lies unread is not given up."""
     worker = rig.worker(silent)
     running = rig.coordinator()
-    naps, steps = ["n0", "n1", "n2"], ["closes", "starts", "heard"]
+    naps, steps = ["n0", "n1", "n2"], ["closes", "starts", "heard", "long"]
     rig.start(*naps, workflow="nap", input=60_000)
     for run_id, options in zip(
-        steps, ({"schedule_to_close": 60}, {"schedule_to_start": 60}, {"heartbeat": 60}), strict=True
+        steps,
+        ({"schedule_to_close": 60}, {"schedule_to_start": 60}, {"heartbeat": 60}, {"timeout": 60, "heartbeat": 7_200}),
+        strict=True,
     ):
         rig.start(run_id, workflow="timed", input=options)
     until(lambda: len(worker.tasks) == len(steps), what="all tasks taken")
-    beat(rig, next(task for task in worker.tasks if task["run_id"] == "heard"))
-    until(lambda: rig.rows("select from eec_open_attempt where ns = {ns}"), what="the heartbeat recorded")
+    for task in [task for task in worker.tasks if task["run_id"] in ("heard", "long")]:
+        beat(rig, task)
+    until(lambda: len(rig.rows("select from eec_open_attempt where ns = {ns}")) == 2, what="the heartbeats recorded")
     running.stop()
     for task in list(worker.tasks):
         finish(rig, task)

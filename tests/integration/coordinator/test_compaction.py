@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from click.testing import CliRunner
-from rig import Rig
+from rig import Rig, Running
+from rig_worker import doubled, fence
 from support import until
 
 from ductor_stream.cli.runs import runs
 from ductor_stream.store.reader import RunReader
+
+OOPS = {"outcome": "failed", "error": {"type": "Oops", "message": "no", "retryable": False}}
 
 
 def kept(rig: Rig, run_id: str) -> int:
@@ -19,14 +23,19 @@ def kept(rig: Rig, run_id: str) -> int:
     return int(rig.rows(query, run_id)[0]["n"])
 
 
-def told(rig: Rig, run_id: str) -> list[dict[str, Any]]:
+def said(rig: Rig, run_id: str, *options: str) -> str:
     """What ``runs history`` says."""
-    options = ["--database", rig.database, "--namespace", rig.namespace, "--json"]
-    said = CliRunner().invoke(runs, ["history", run_id, *options], catch_exceptions=False)
-    found: list[dict[str, Any]] = json.loads(said.output)
+    where = ["--database", rig.database, "--namespace", rig.namespace, *options]
+    return CliRunner().invoke(runs, ["history", run_id, *where], catch_exceptions=False).output
+
+
+def told(rig: Rig, run_id: str) -> list[dict[str, Any]]:
+    """The same for programs."""
+    found: list[dict[str, Any]] = json.loads(said(rig, run_id, "--json"))
     return found
 
 
+@pytest.mark.moves("ductor_transitions_folded")
 def test_history_beyond_the_bound_is_folded(rig: Rig) -> None:
     """Every event is in the summary or in full, once; the checks of a namespace know of it."""
     running = rig.coordinator(rig.fast(history_kept=20))
@@ -52,6 +61,10 @@ def test_history_beyond_the_bound_is_folded(rig: Rig) -> None:
     assert first["folded"]["record_versions"] == [1, folded.upto]
     assert first["folded"]["events"] == folded.counts
     assert rest[0]["record_version"] == folded.upto + 1
+    line = said(rig, "r").splitlines()[0]
+    assert line.startswith(f"versions 1 to {folded.upto:,} (executions 1 to {folded.execution:,}, from 20")
+    assert f") are folded: {sum(folded.counts.values()):,} events, " in line
+    assert f"{folded.counts['finish']} finish" in line
     rig.check()
 
 
@@ -69,6 +82,56 @@ def test_the_next_owner_goes_on_from_what_is_left(rig: Rig) -> None:
         rig.signal("r", str(n), signal_id=f"s{n}")
     rig.until_status("completed", "r")
     assert rig.run("r")["result"] == [*range(1, 21), 0]
+    rig.check()
+
+
+def test_what_a_retry_and_a_reset_lean_on_is_not_folded(rig: Rig) -> None:
+    """Each takes its history from the execution before it; others are folded while its step is out, and its owner goes."""
+    least = rig.fast(history_kept=1)
+    others = iter([run_id for run_id in (f"r{n}" for n in range(60)) if rig.home(run_id) == rig.home("r")][:2])
+    held: list[dict[str, Any]] = []
+
+    def answer(task: dict[str, Any]) -> dict[str, Any] | None:
+        """The third last lap fails; what is tried again is answered by the test."""
+        if task["run_id"] == "r" and task["execution"] in (11, 14):
+            held.append(task)
+            return None
+        return OOPS if (task["run_id"], task["execution"]) == ("r", 10) else doubled(task)
+
+    def folded(run_id: str) -> None:
+        until(
+            lambda: rig.run(run_id).get("closed_at") and kept(rig, run_id) <= 4, within_ms=30_000, what="it is folded"
+        )
+
+    def tried_again(owner: Running, kind: str, **more: Any) -> Running:
+        """The owner has time to fold whatever it may; the next one has what is kept, and gets the result."""
+        rig.send(rig.topics.run_events, "r", {"type": f"run.{kind}", "run_id": "r", "command_id": kind, **more})
+        task = until(lambda: held, within_ms=30_000, what="its step tried again").pop()
+        other = next(others)
+        rig.start(other, workflow="laps", input=8)
+        folded(other)
+        owner.stop()
+        after = rig.coordinator(least)
+        result = {"type": "attempt.finished", **fence(task), "worker": "plain", **(doubled(task) or {})}
+        rig.send(rig.topics.attempt_results, "r", result)
+        rig.until_status("completed", "r")
+        return after
+
+    rig.worker(answer)
+    owner = rig.coordinator(least)
+    rig.start("r", workflow="laps", input=12)
+    rig.until_status("failed", "r")
+    folded("r")
+    owner = tried_again(owner, "retry")
+    assert (rig.run("r")["result"], rig.run("r")["execution"]) == (1, 13)
+    folded("r")
+    tried_again(owner, "reset", to_transition=1)
+    assert (rig.run("r")["result"], rig.run("r")["execution"]) == (1, 14)
+    head, *rest = told(rig, "r")
+    assert head["folded"]["record_versions"] == [1, rest[0]["record_version"] - 1]
+    assert rest[-1]["record_version"] == rig.run("r")["record_version"]
+    ends = [line["event"]["type"] for line in rest].count("finish") + head["folded"]["events"]["finish"]
+    assert ends == 12 + 1 + 1, "each lap, the one that failed, the one that was reset"
     rig.check()
 
 

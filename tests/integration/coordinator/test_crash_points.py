@@ -38,7 +38,7 @@ def effects(rig: Rig, run_id: str, nodes: int) -> set[str]:
 
 @pytest.mark.parametrize("point", POINTS)
 def test_killed_at(rig: Rig, point: str) -> None:
-    """R5, issue 3 proof 2: no event and no dispatch is lost, and what is redriven was in flight."""
+    """R5: no event and no dispatch is lost, and what is redriven was in flight."""
     ids = [f"r{n}" for n in range(12)]
     worker = rig.worker()
     child = rig.child(point, instance=NAME)

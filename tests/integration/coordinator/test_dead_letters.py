@@ -7,6 +7,7 @@ import secrets
 from collections import Counter
 from typing import Any
 
+import pytest
 from rig import Rig
 from support import until
 
@@ -36,6 +37,7 @@ def cases(topic: str) -> list[Case]:
     ]
 
 
+@pytest.mark.moves("ductor_dead_letters")
 def test_every_kind_on_every_topic(rig: Rig) -> None:
     """R11: with reason, place, headers and the original bytes; between them good records are applied."""
     rig.coordinator()
@@ -83,6 +85,7 @@ def test_what_is_too_large_for_a_letter_is_kept_in_postgres(rig: Rig) -> None:
     rig.check()
 
 
+@pytest.mark.moves("ductor_late_results")
 def test_results_and_heartbeats_for_nobody_are_counted_only(rig: Rig) -> None:
     """R8: of runs that do not exist, of nodes that do not exist, of attempts long gone."""
     running = rig.coordinator()

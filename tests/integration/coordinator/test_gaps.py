@@ -32,6 +32,7 @@ def offsets(rig: Rig) -> list[int]:
     return found
 
 
+@pytest.mark.moves("ductor_records_lost")
 def test_a_lost_range_is_a_dead_letter_with_its_offsets(rig: Rig) -> None:
     """Protocol 9, R5b: no silent jump; what is left behind the gap is applied."""
     first, *rest = same_home(rig, 6)

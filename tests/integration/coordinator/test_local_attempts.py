@@ -172,6 +172,7 @@ def test_its_partition_is_given_away(rig: Rig, long: bool) -> None:
     assert successor.count("ductor_redrives") == 0
 
 
+@pytest.mark.moves("ductor_ownership_lost")
 def test_a_fence_gives_reserved_slots_back(rig: Rig) -> None:
     """Protocol 17: a commit that did not land leaves no slot reserved and no coroutine ahead of its version."""
     hands = Hands(slots=10)

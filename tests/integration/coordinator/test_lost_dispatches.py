@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 from collections import Counter
 
+import pytest
+from click.testing import CliRunner
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from rig import Rig, Running
 from rig_worker import silent
 from support import until
+
+from ductor_stream.cli.runs import runs
 
 ALERT = {"sweep_s": 0.2, "lost_after_ms": 0, "watch_s": 600.0}
 """The topics are looked at five times a second; runs only where a topic has told of a loss."""
@@ -35,12 +39,19 @@ def delete_tasks(rig: Rig) -> int:
     return there
 
 
+def why(rig: Rig, run_id: str) -> str:
+    """Why the run waits, in the words of ``runs show``."""
+    options = ["--database", rig.database, "--kafka", rig.bootstrap, "--namespace", rig.namespace, "--json"]
+    said = CliRunner().invoke(runs, ["show", run_id, *options], catch_exceptions=False)
+    return str(json.loads(said.output)["waiting_for"])
+
+
 def redriven(running: Running) -> float:
     """How many attempts were found lost."""
     return running.metrics.lost_dispatches["redriven"]._value.get()  # type: ignore[attr-defined]
 
 
-def test_tasks_that_retention_deleted_are_sent_again(rig: Rig) -> None:
+def test_tasks_that_retention_deleted_are_sent_again(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     """R9: the owner notices by the topic's own offsets; the attempt is the same one, so its key is too (R7)."""
     running = rig.coordinator(rig.fast(**ALERT))
     runs = [f"r{n}" for n in range(8)]
@@ -52,6 +63,13 @@ def test_tasks_that_retention_deleted_are_sent_again(rig: Rig) -> None:
     first = [task for task in worker.tasks if task["node_id"] == "1"]
     assert {(task["run_id"], task["generation"], task["attempt"]) for task in first} == {(r, 1, 1) for r in runs}
     assert len(first) == 8
+    lines = [vars(record)["ductor"] for record in caplog.records if "a task was lost" in record.message]
+    assert {(line["run_id"], line["node_id"], line["generation"]) for line in lines} == {(r, "1", 1) for r in runs}
+    again = [told for told in rig.told() if told.type == "run.redriven"]
+    assert sorted(told.run_id for told in again) == runs
+    assert {told.data["reason"] for told in again} == {
+        "the task of step double, attempt 1 (node 1), was lost unread: sent again, redrive 1"
+    }
     rig.check()
 
 
@@ -101,6 +119,7 @@ def test_the_loss_outlives_its_owner(rig: Rig) -> None:
     rig.check()
 
 
+@pytest.mark.moves("ductor_lost_dispatches")
 def test_a_task_that_is_lost_each_time_fails_with_the_reason(rig: Rig) -> None:
     """R9: a bounded number of redrives, then an explained failure that ``runs retry`` can undo."""
     running = rig.coordinator(rig.fast(**ALERT | {"redrives": 1}))
@@ -108,6 +127,8 @@ def test_a_task_that_is_lost_each_time_fails_with_the_reason(rig: Rig) -> None:
     delete_tasks(rig)
     until(lambda: redriven(running) == 1, what="the first redrive")
     until(lambda: not rig.rows("select seq from eec_outbox where ns = {ns}"), what="it is confirmed")
+    until(lambda: "sent again at 20" in why(rig, "r"), what="what `runs show` tells of it")
+    assert "(redrive 1: its task was lost unread)" in why(rig, "r")
     delete_tasks(rig)
     rig.until_status("failed", "r")
     error = rig.run("r")["error"]

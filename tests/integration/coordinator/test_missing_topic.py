@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
-from rig import FAST, Rig, rule_breaks
+from rig import Rig, rule_breaks
 from support import until
+from topic_config import APPENDED, NOBODYS_TIME, configure
 
 from ductor_stream.kafka.topics import create_topics, plan
 
@@ -60,8 +60,9 @@ def test_a_queue_whose_topic_goes_while_records_are_sent(rig: Rig) -> None:
     rig.check()
 
 
-def test_a_broker_that_does_not_confirm(rig: Rig) -> None:
-    """Protocol 11, R9: after so many batches intake and timers rest, readiness says so, and it goes on by itself."""
+@pytest.mark.parametrize("bound", [{"unconfirmed_limit": 3}, {"unconfirmed_bytes": 1_500}])
+def test_a_broker_that_does_not_confirm(rig: Rig, bound: dict[str, int]) -> None:
+    """Protocol 11, R9: after so many batches, or bytes of three of them, intake and timers rest, readiness says so, and it goes on by itself."""
     withheld: list[tuple[Any, Any]] = []
     withholding = [True]
 
@@ -78,7 +79,7 @@ def test_a_broker_that_does_not_confirm(rig: Rig) -> None:
 
         coordinator.log.produce, coordinator.log.poll = held, serve
 
-    running = rig.coordinator(msgspec.structs.replace(FAST, unconfirmed_limit=3), prepare=prepare)
+    running = rig.coordinator(rig.fast(**bound), prepare=prepare)
     ids = [run_id for run_id in (f"r{n}" for n in range(40)) if rig.home(run_id) == 0]
     outbox = "select seq from eec_outbox where ns = {ns} and partition = 0"
     for batches, run_id in enumerate(ids[:3], 1):
@@ -95,7 +96,9 @@ def test_a_broker_that_does_not_confirm(rig: Rig) -> None:
     rig.check()
 
 
-@pytest.mark.parametrize("limit", ["the topic's", "the wire's"])
+@pytest.mark.parametrize(
+    "limit", [pytest.param("the topic's", marks=pytest.mark.moves("ductor_undeliverable")), "the wire's"]
+)
 def test_a_record_that_no_broker_takes(rig: Rig, limit: str) -> None:
     """Protocol 12: it becomes an event of its run: found before the commit where possible, else told by the broker."""
 
@@ -111,11 +114,7 @@ def test_a_record_that_no_broker_takes(rig: Rig, limit: str) -> None:
     rig.worker()
     running = rig.coordinator(prepare=spacious if limit == "the wire's" else None)
     if limit == "the topic's":
-        admin = AdminClient({"bootstrap.servers": rig.bootstrap})
-        entry = ConfigEntry("max.message.bytes", "200000", incremental_operation=AlterConfigOpType.SET)
-        resource = ConfigResource(ResourceType.TOPIC, rig.topics.tasks("default"), incremental_configs=[entry])
-        for future in admin.incremental_alter_configs([resource]).values():
-            future.result(10)
+        configure(rig.bootstrap, rig.topics.tasks("default"), {"max.message.bytes": "200000"})
     ids = [f"r{n}" for n in range(5)]
     rig.start(*ids, workflow="measure", input=1_000)
     rig.start("big", workflow="measure", input=400_000)
@@ -123,4 +122,22 @@ def test_a_record_that_no_broker_takes(rig: Rig, limit: str) -> None:
     rig.until_status("failed", "big")
     assert rig.run("big")["error"]["type"] == "Undeliverable"
     assert running.count("ductor_undeliverable", permanent="yes") == (limit == "the topic's")
+    rig.check()
+
+
+@pytest.mark.parametrize("topic", ["tasks", "lifecycle"])
+def test_records_whose_time_the_broker_refuses(rig: Rig, topic: str) -> None:
+    """Protocol 12, R9: they wait until the clock, or the topic, is mended. No attempt fails of it, no end is unheard of."""
+    name = rig.topics.tasks("default") if topic == "tasks" else rig.topics.run_lifecycle
+    configure(rig.bootstrap, name, NOBODYS_TIME)
+    running = rig.coordinator()
+    rig.worker()
+    ids = [f"r{n}" for n in range(10)]
+    rig.start(*ids)
+    until(lambda: waiting(rig) >= 1, what="records that wait")
+    configure(rig.bootstrap, name, APPENDED)
+    rig.until_status("completed", *ids)
+    until(lambda: {told.run_id for told in rig.told() if told.type == "run.completed"} == {*ids}, what="all ends told")
+    assert running.count("ductor_undeliverable", permanent="yes") == 0
+    assert rig.letters() == []
     rig.check()

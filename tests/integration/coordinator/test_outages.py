@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import psycopg
 import pytest
@@ -17,6 +17,7 @@ from ductor_stream.store.migrate import migrate
 if TYPE_CHECKING:
     from servers import KafkaServer
 
+    from ductor_stream.coordinator.service import Coordinator
     from ductor_stream.dev.kafka import EmbeddedKafka
     from ductor_stream.dev.postgres import EmbeddedPostgres
 
@@ -48,7 +49,11 @@ def under_way(rig: Rig) -> tuple[Running, list[str]]:
 
 
 def said(running: Running, *words: str) -> None:
-    """Wait until readiness gives one of these as a reason: red within ten seconds."""
+    """Wait until readiness gives one of these as a reason.
+
+    That it is within ten seconds no test may measure on a shared machine (``until`` has patience): the bounds that add up
+    to less are in ``unit/test_readiness.py``.
+    """
     until(
         lambda: any(w in why for why in running.reasons() for w in words), within_ms=15_000, what=f"not ready: {words}"
     )
@@ -105,10 +110,23 @@ def test_both_are_gone_at_once(own_kafka: EmbeddedKafka, own_postgres: EmbeddedP
         all_well(rig, running, ids)
 
 
+@pytest.mark.moves("ductor_outages")
 def test_the_connection_is_cut_in_mid_transaction(rig: Rig) -> None:
     """Protocol 3, 6: the session is ended while its commit waits for a row."""
+    told: list[list[str]] = []
+
+    def note(coordinator: Coordinator) -> None:
+        """What readiness says while it is connected anew: too short a while here for anybody who looks now and then."""
+        reconnect = coordinator.ownership.reconnect
+
+        def noted() -> None:
+            told.append(coordinator.readiness.reasons())
+            reconnect()
+
+        cast(Any, coordinator.ownership).reconnect = noted
+
     worker = rig.worker()
-    running = rig.coordinator()
+    running = rig.coordinator(prepare=note)
     rig.start("r", workflow="order", input=2)
     until(lambda: len(worker.effects) == 2, what="two steps done")
     with psycopg.connect(rig.database) as other:
@@ -124,6 +142,9 @@ def test_the_connection_is_cut_in_mid_transaction(rig: Rig) -> None:
     rig.check()
     assert rig.run("r")["result"] == [0, 2, "go", 0, 2]
     assert running.count("ductor_outages", of="postgres") >= 1
+    assert told
+    assert all(any("Postgres cannot be reached" in why for why in reasons) for reasons in told)
+    assert running.reasons() == []
 
 
 def test_an_idle_coordinator_notices_that_postgres_is_gone(

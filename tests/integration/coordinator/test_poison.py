@@ -12,9 +12,10 @@ import pytest
 from rig import Rig
 from support import until
 
-from ductor_stream.coordinator import ticking
+from ductor_stream.coordinator import ownership, ticking
 from ductor_stream.coordinator.prepared import Prepared
 from ductor_stream.engine.events import Condemned
+from ductor_stream.errors import InvariantViolation
 
 Spoil = Callable[[Prepared, str], None]
 
@@ -131,6 +132,35 @@ def test_a_run_whose_tasks_cannot_be_encoded(rig: Rig) -> None:
     rig.until_status("completed", *ids)
     assert [(letter.reason, letter.key) for letter in until(rig.letters)] == [("poisoned_run", b"victim")]
     rig.check()
+
+
+def test_a_step_forward_too_large_for_any_statement(rig: Rig) -> None:
+    """R11: Postgres reads no statement over a gigabyte, and a commit that it does not read would be tried for ever."""
+    rig.worker()
+    rig.coordinator(rig.fast(history_bytes=50_000))
+    rig.start("victim", workflow="measure", input=100_000)
+    rig.start("small", workflow="measure", input=100)
+    rig.until_status("completed", "small")
+    [letter] = until(rig.letters, what="a letter")
+    assert (letter.reason, letter.key) == ("poisoned_run", b"victim")
+    assert "bytes of history in one step forward, 50,000 are the limit" in letter.headers["ductor-error"]
+    rig.check()
+
+
+def test_an_owner_that_can_commit_nothing_ends(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R9: others, or a process begun anew, may be able to; turns in which nothing was to be done prove nothing."""
+    monkeypatch.setattr(ownership, "_delay", lambda _failures: 0.02)
+    running = rig.coordinator()
+
+    def refuse(_batch: Any) -> int:
+        raise InvariantViolation("a fault of ours")
+
+    # Not before it is ready: what it may commit at its start would end it.
+    running.coordinator.store.commit = refuse  # type: ignore[method-assign]
+    rig.start("r")
+    until(lambda: not running.alive, within_ms=60_000, what="its end")
+    with pytest.raises(InvariantViolation, match="a fault of ours"):
+        running.stop()
 
 
 def test_a_tick_that_fails(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

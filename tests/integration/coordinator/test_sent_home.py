@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 from rig import CRC32, Rig
 from support import until
@@ -14,6 +15,7 @@ def away(rig: Rig, count: int) -> list[str]:
     return [run_id for run_id in (f"r{n}" for n in range(200)) if rig.home(run_id) == 0][:count]
 
 
+@pytest.mark.moves("ductor_sent_home")
 def test_any_partitioner_will_do(rig: Rig) -> None:
     """R12: starts and signals of a plain librdkafka client; the plain worker's results come by crc32 too."""
     ids = [f"r{n}" for n in range(20)]

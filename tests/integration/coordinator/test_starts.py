@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from typing import Any
 
@@ -19,13 +18,11 @@ from ductor_stream.wiring.clients import SyncClient
 def published(rig: Rig) -> dict[str, list[dict[str, Any]]]:
     """Lifecycle events by run, in the order of their ``seq``, each once."""
     found: dict[str, dict[int, dict[str, Any]]] = defaultdict(dict)
-    for message in rig.read(rig.topics.run_lifecycle):
-        headers = {name: value.decode() for name, value in message.headers() or []}
-        namespace, run_id, execution, seq = headers["ce_id"].split("/")
-        body = json.loads(message.value() or b"")
-        event = {"type": headers["ce_type"].removeprefix("ductor."), "execution": int(execution), **body}
+    for told in rig.told():
+        namespace, run_id, execution, seq = told.id.split("/")
+        event = {"type": told.type, "execution": int(execution), **told.data}
         assert namespace == rig.namespace
-        assert run_id.encode() == message.key()
+        assert run_id == told.run_id
         known = found[run_id].setdefault(int(seq), event)
         assert known == event, "two events under one number"
     return {run_id: [events[seq] for seq in sorted(events)] for run_id, events in found.items() if dense(events)}
@@ -60,6 +57,7 @@ def named(on_conflict: str, ending: str) -> str:
     return f"{on_conflict}-{ending}"
 
 
+@pytest.mark.moves("ductor_duplicate_inputs")
 def test_a_repeated_start_with_on_conflict(rig: Rig) -> None:
     """R6: delivered five times, before and after a change of owner, it acts once and is answered once."""
     running = rig.coordinator()

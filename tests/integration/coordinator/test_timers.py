@@ -102,6 +102,31 @@ def test_heartbeats_keep_an_attempt_alive(rig: Rig) -> None:
     rig.check()
 
 
+@pytest.mark.parametrize("owner", ["stays", "changes"])
+def test_what_the_last_heartbeat_said_reaches_the_next_attempt(rig: Rig, owner: str) -> None:
+    """Its silence is noticed long before its start-to-close; what it had said is in Postgres, for whoever owns the run."""
+    running = rig.coordinator()
+    worker = rig.worker(silent)
+    rig.start("r", workflow="stubborn", input=None)
+    (task,) = until(lambda: list(worker.tasks), what="the task")
+    assert task["heartbeat_details"] is None
+    for page in (1, 17):
+        beat = {"type": "attempt.heartbeat", **fence(task), "details": {"page": page}}
+        rig.send(rig.topics.attempt_results, "r", beat)
+    said = "select convert_from(details, 'utf8') as said from eec_open_attempt where ns = {ns}"
+    until(lambda: [json.loads(row["said"]) for row in rig.rows(said)] == [{"page": 17}], what="it recorded")
+    if owner == "changes":
+        running.stop()
+        rig.coordinator()
+    again = until(lambda: worker.tasks[1:], what="the next attempt")[0]
+    assert (again["attempt"], again["generation"]) == (2, 2)
+    assert again["heartbeat_details"] == {"page": 17}
+    result = {"type": "attempt.finished", **fence(again), "outcome": "completed", "output": 2}
+    rig.send(rig.topics.attempt_results, "r", result)
+    rig.until_status("completed", "r")
+    rig.check()
+
+
 @pytest.mark.parametrize("partitioner", [HOME, CRC32])
 def test_time_outs_wait_for_results_that_lie_unread(rig: Rig, partitioner: str) -> None:
     """Protocol 21, R12: the deadline passed while nobody was there, and so did the result come, on any partition."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -16,9 +17,14 @@ from rig import FAST, HOME, Rig
 from support import until
 
 from ductor_stream.coordinator.service import Coordinator
+from ductor_stream.engine.events import TimerFired
+from ductor_stream.engine.state import decode_records
 
 MANY = int(os.environ.get("DUCTOR_TEST_TIMERS", "5000"))
 PATIENCE_MS = 30_000 + MANY * 10
+TURNS = 24
+"""Within so many commits full of timers a chain begins and takes three steps through its worker: 8 to 13 were seen on a machine
+four times as busy as it has processors. Of 100,000 timers that is 3 in 100."""
 
 
 def ahead(rig: Rig, seconds: float) -> float:
@@ -53,15 +59,24 @@ def dozers(rig: Rig, status: str) -> int:
     return int(rig.rows(query, status)[0]["n"])
 
 
-def ended_before_the_last(rig: Rig, workflow: str) -> bool:
-    """Whether all runs of that workflow ended while timers of the burst were still to fire."""
-    query = "select max(closed_at) as at from eec_workflow_run where ns = {ns} and workflow = %s"
-    return bool(rig.rows(query, workflow)[0]["at"] < rig.rows(query, "dozers")[0]["at"])
+def last_commit(rig: Rig) -> str:
+    """The latest transaction that has advanced a run."""
+    return str(rig.rows("select max(txid)::text as txid from eec_workflow_transition where ns = {ns}")[0]["txid"])
+
+
+def fired_since(rig: Rig, commit: str, run_ids: Sequence[str]) -> int:
+    """How many timers of the burst fired after that commit and until the last of these runs had ended, in Postgres's order."""
+    query = """
+        select records from eec_workflow_transition where ns = {ns} and txid > %s::xid8
+         and txid <= (select max(txid) from eec_workflow_transition where ns = {ns} and run_id = any(%s))
+         and run_id in (select run_id from eec_workflow_run where ns = {ns} and workflow = 'dozers')"""
+    found = (decode_records(bytes(row["records"])) for row in rig.rows(query, commit, list(run_ids)))
+    return sum(isinstance(record.event, TimerFired) for records in found for record in records)
 
 
 @pytest.mark.timeout(600 + MANY // 50)
 def test_an_owner_is_killed_with_many_timers_due(rig: Rig) -> None:
-    """R5, R6: each fires once, none early, and chains that begin in the midst of it are done before it is over."""
+    """R5, R6: each fires once, none early, and chains that begin in the midst of it are done when few of them have fired."""
     rig.worker()
     child = rig.child(instance="one")
     at = when_all_sleep(rig)
@@ -71,6 +86,7 @@ def test_an_owner_is_killed_with_many_timers_due(rig: Rig) -> None:
     child.kill()
     until(lambda: ahead(rig, 0) > at, within_ms=PATIENCE_MS, what="all due")
     chains = [f"c{number}" for number in range(5)]
+    before = last_commit(rig)
     rig.start(*chains)
     child = rig.child(instance="one")
     until(lambda: 0 < dozers(rig, "completed"), what="some fired")
@@ -79,7 +95,7 @@ def test_an_owner_is_killed_with_many_timers_due(rig: Rig) -> None:
     rig.child(instance="one")
     until(lambda: dozers(rig, "completed") == MANY, within_ms=PATIENCE_MS, what="all fired")
     rig.until_status("completed", *chains)
-    assert ended_before_the_last(rig, "chain")
+    assert fired_since(rig, before, chains) <= TURNS * FAST.due_limit
     early = (
         "select run_id from eec_workflow_run where ns = {ns} and workflow = 'dozers' and closed_at < to_timestamp(%s)"
     )
@@ -113,8 +129,10 @@ def test_many_timers_of_one_run_are_taken_by_turns(rig: Rig) -> None:
     rig.until_status("running", "many", within_ms=PATIENCE_MS)
     chains = [f"c{number}" for number in range(5)]
     until(lambda: ahead(rig, 0) > at, within_ms=PATIENCE_MS, what="all due")
+    before = last_commit(rig)
     rig.start(*chains)
     rig.until_status("completed", "many", *chains, within_ms=PATIENCE_MS)
     assert rig.run("many")["result"] == MANY
+    assert fired_since(rig, before, chains) <= TURNS * FAST.due_limit
     assert max(sizes) <= 2 * FAST.batch_limit, "due timers, and what has come beside them"
     rig.check()

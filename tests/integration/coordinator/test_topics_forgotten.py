@@ -110,6 +110,27 @@ def test_partitions_above_those_of_the_runs_are_audited_too(rig: Rig) -> None:
     complete(rig, ["before"])
 
 
+def test_a_partition_of_which_nothing_was_read_yet_is_audited_too(rig: Rig) -> None:
+    """R5b: its owner knew the topic, and was away when the first record came and went (found by chaos)."""
+    running = rig.coordinator()
+    home = rig.home("lost")
+    noted = f"select 1 from eec_partition where ns = {{ns}} and partition = {home} and topic_ids::text ~ 'run-events'"
+    until(lambda: rig.rows(noted), what="the topics' ids noted")
+    running.stop()
+    rig.start("lost")
+    rig.delete(rig.topics.run_events)
+    plans = [each for each in rig.plans if each.name == rig.topics.run_events]
+    until(lambda: create_topics(rig.admin, plans), what="the topic made anew")
+    rig.renew_clients()
+    rig.worker()
+    rig.coordinator()
+    lost = (rig.topics.run_events, str(home))
+    until(lambda: lost in {place(each) for each in rig.letters()}, what="the loss told")
+    rig.start("lost")
+    rig.until_status("completed", "lost")
+
+
+@pytest.mark.moves("ductor_redrives")
 def test_a_redrive_that_is_cut_short_begins_anew(rig: Rig) -> None:
     """R5b: the new topic ids are noted for good only when everything that was open has been sent again."""
     running = rig.coordinator()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import signal
 import uuid
+from collections import Counter
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -13,17 +15,21 @@ from support import until
 from tcp_proxy import TcpProxy, proxied
 
 from ductor_stream.coordinator.service import Coordinator
+from ductor_stream.engine.events import RunStarted
+from ductor_stream.engine.state import decode_records
 from ductor_stream.errors import OwnershipLost
 from ductor_stream.kafka.topics import cluster_id
 from ductor_stream.ports import Batch, PartitionAdvance
 from ductor_stream.store.postgres import PostgresStore
+
+PARTITIONS = "select partition, epoch, token, offsets from eec_partition where ns = {ns} order by 1"
 
 
 def everything(rig: Rig) -> list[dict[str, Any]]:
     """All that a commit of a batch could change, but for confirmations of the owner that lives, and for late results:
     what was redriven is answered twice, and the second answer may come at any time (R8)."""
     queries = (
-        "select partition, epoch, token, offsets from eec_partition where ns = {ns} order by 1",
+        PARTITIONS,
         "select run_id, record_version, status from eec_workflow_run where ns = {ns} order by 1",
         "select run_id, record_version, txid::text from eec_workflow_transition where ns = {ns} order by 1, 2",
         "select run_id, node_id, generation, phase from eec_workflow_step_attempt"
@@ -32,25 +38,42 @@ def everything(rig: Rig) -> list[dict[str, Any]]:
     return [row for query in queries for row in rig.rows(query)]
 
 
+def all_is_applied(rig: Rig) -> bool:
+    """Whether the rows of the partitions have all that stands in the inbound topics: as long as nothing comes they stay."""
+    inbound = (rig.topics.run_events, rig.topics.attempt_results, rig.topics.wakeups)
+    there = Counter((topic, each.partition()) for topic in inbound for each in rig.read(topic))
+    for row in rig.rows(PARTITIONS):
+        assert [max(n, 0) for n in row["offsets"]] == [there[topic, row["partition"]] for topic in inbound], row
+    return True
+
+
 def test_a_frozen_owner_wakes_and_commits_nothing(rig: Rig) -> None:
     """R3, protocol 2, 5: expelled while frozen with a batch in hand; awake again it is fenced, and lets go."""
     ids = [f"r{n}" for n in range(6)]
-    rig.worker()
+    worker = rig.worker()
     child = rig.child("freeze-before-commit")
     rig.start(*ids)
-    child.until_said("freezes")
+    child.until_said("freezes freeze-before-commit")
+    expelled = {row["token"] for row in rig.rows(PARTITIONS)}
     standby = rig.coordinator(ready=False)
     until(lambda: standby.owned == {0, 1}, within_ms=30_000, what="the standby owning everything")
     rig.until_status("completed", *ids)
     rig.check()
+    worker.close()  # what was redriven is not answered just now
+    until(lambda: all_is_applied(rig), what="nothing left to apply")
     before = everything(rig)
 
     child.process.send_signal(signal.SIGCONT)
+    child.until_said("freezes refused")
+    assert everything(rig) == before, "of the partitions too, not even an offset"
+    child.process.send_signal(signal.SIGCONT)
     child.until_said("fenced")
     child.until_said("lost [")
+    rig.worker()
     rig.start("after")
     rig.until_status("completed", "after")
     rig.check()
+    assert expelled.isdisjoint(row["token"] for row in rig.rows(PARTITIONS)), "what it takes it takes anew"
     kept = [row for row in everything(rig) if row.get("run_id") in ids]
     assert kept == [row for row in before if row.get("run_id") in ids]
     ended = {(row["run_id"], row["node_id"], row["generation"]) for row in kept if row.get("phase") == "finished"}
@@ -58,6 +81,38 @@ def test_a_frozen_owner_wakes_and_commits_nothing(rig: Rig) -> None:
         "select run_id, node_id, generation from eec_workflow_step_attempt where ns = {ns} and phase = 'late'"
     )
     assert {tuple(row.values()) for row in late} <= ended, "a late answer is of an attempt that had ended"
+
+
+def test_two_owners_start_one_record_once(rig: Rig) -> None:
+    """R3, R6: both have taken the same starts into a batch; the one that wakes neither begins a run nor tells of one."""
+    ids = [f"r{n}" for n in range(6)]
+    worker = rig.worker()
+    child = rig.child("freeze-with-a-start")
+    rig.start(*ids, workflow="chain", input=2)
+    child.until_said("freezes")
+    assert rig.rows("select run_id from eec_workflow_run where ns = {ns}") == []
+    standby = rig.coordinator(ready=False)
+    until(lambda: standby.owned == {0, 1}, within_ms=30_000, what="the standby owning everything")
+    rig.until_status("completed", *ids)
+    rig.check()
+
+    child.process.send_signal(signal.SIGCONT)
+    child.until_said("fenced")
+    rig.start("after", workflow="chain", input=2)
+    rig.until_status("completed", "after")
+    rig.check()
+    assert begun(rig) == dict.fromkeys([*ids, "after"], 1)
+    told = Counter(told.run_id for told in rig.told() if told.type == "run.started")
+    assert {run_id: told[run_id] for run_id in ids} == dict.fromkeys(ids, 1), "each record is there once"
+    tasks = Counter((task["run_id"], task["node_id"], task["generation"]) for task in worker.tasks)
+    assert {task: n for task, n in tasks.items() if task[0] in ids} == dict.fromkeys(product(ids, "12", (1,)), 1)
+
+
+def begun(rig: Rig) -> dict[str, int]:
+    """How many starts the history of each run has."""
+    rows = rig.rows("select run_id, records from eec_workflow_transition where ns = {ns}")
+    records = ((row["run_id"], record) for row in rows for record in decode_records(bytes(row["records"])))
+    return Counter(run_id for run_id, record in records if isinstance(record.event, RunStarted))
 
 
 def test_an_owner_frozen_in_mid_transaction_is_ended(rig: Rig) -> None:
@@ -135,9 +190,16 @@ def test_a_commit_of_unknown_outcome(rig: Rig, lost: str) -> None:
         armed: list[bool] = []
         hold = proxy.hold_answers if lost == "answer" else proxy.hold_requests
         running = rig.coordinator(database=url, prepare=commits_through(proxy, hold, armed))
-        rig.start("r", workflow="order", input=2)
-        finished = "select node_id from eec_workflow_step_attempt where ns = {ns} and phase = 'finished'"
-        until(lambda: len(rig.rows(finished)) == 2, what="two steps done")
+        finished = "select run_id from eec_workflow_step_attempt where ns = {ns} and phase = 'finished'"
+
+        def two_steps_done(run_id: str) -> None:
+            rig.start(run_id, workflow="order", input=2)
+            until(lambda: rig.rows(finished).count({"run_id": run_id}) == 2, what="two steps done")
+
+        two_steps_done("before")  # its commits prepare the statements, so that the one answer held back is a commit's
+        rig.signal("before", "go", signal_id="s")
+        rig.until_status("completed", "before")
+        two_steps_done("r")
         version = rig.run("r")["record_version"]
         armed.append(True)
         rig.signal("r", "go", signal_id="s")

@@ -211,6 +211,23 @@ def test_what_a_workflow_calls_is_read_too_but_not_its_steps(call: Call, tmp_pat
     assert "    use run.random" in out
 
 
+LAZY = """
+class Settings:
+    def __getattr__(self, name):
+        raise RuntimeError(f"asked for {name}: these are loaded when a setting is first used, and there are none here")
+
+settings = Settings()
+"""
+
+
+def test_what_is_loaded_when_it_is_first_asked_is_no_function_of_a_workflow(call: Call, tmp_path: Path) -> None:
+    """Django's settings, outside of a project's own process."""
+    (tmp_path / "prices.py").write_text(PRICES)
+    (tmp_path / "shop.py").write_text(LAZY + SHOP.replace("tax(order) > 3", "tax(order) > settings.LIMIT.get(3)"))
+    code, out, _ = call("check", "shop:app", "--json")
+    assert (code, len(json.loads(out)["findings"])) == (1, 2)
+
+
 def test_sound_code_ends_with_0(call: Call, tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(SHOP.replace("price(order) + prices.price(order) + tax(order)", "len(order)"))
     (tmp_path / "prices.py").write_text(PRICES)

@@ -72,6 +72,33 @@ def test_each_error_has_its_exit_code(error: DuctorError, code: int) -> None:
     assert exit_code(error) == code
 
 
+@pytest.mark.parametrize(
+    "command", [("dev", "shop:app"), ("dev", "status"), ("demo",), ("worker", "shop:app"), ("--help",)]
+)
+def test_windows_is_told_wsl2(call: Call, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    code, out, err = call(*command)
+    assert (code, out) == (1, "")
+    assert err.startswith("error: the commands run on Linux and macOS: on Windows, use them in WSL2\n")
+
+
+def test_a_mistyped_command_is_told_the_nearest(call: Call) -> None:
+    code, _, err = call("demmo")
+    assert code == 2 and "there is no command 'demmo' (did you mean 'demo'?)" in err
+
+
+@pytest.mark.parametrize("typed", ["demmo r", "demmo runs l", "runs l"])
+def test_a_shell_that_completes_behind_a_mistyped_command_hears_no_error(
+    call: Call, monkeypatch: pytest.MonkeyPatch, typed: str
+) -> None:
+    monkeypatch.setenv("_DUCTOR_STREAM_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", f"ductor-stream {typed}")
+    monkeypatch.setenv("COMP_CWORD", str(len(typed.split())))
+    code, out, err = call()
+    assert (code, err) == (0, "")
+    assert typed != "runs l" or out == "plain,list\n"
+
+
 def test_help_lists_every_command(call: Call) -> None:
     code, out, _ = call("--help")
     assert code == 0
@@ -147,6 +174,16 @@ def test_a_closed_pipe_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ended.value.code == 0
 
 
+def test_a_reader_that_has_seen_enough_is_no_failure() -> None:
+    """Through click, which would end with 1."""
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "ductor_stream.cli.main", "explain"]
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, timeout=60, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 def test_a_bug_keeps_its_traceback() -> None:
     with pytest.raises(ZeroDivisionError), reported(as_json=False):
         raise ZeroDivisionError
@@ -190,3 +227,20 @@ def test_the_help_comes_without_the_drivers() -> None:
     text = "import sys; from ductor_stream.cli.main import cli; print('confluent_kafka' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["runs", "list", "--limit", "0"], "'--limit': 0 is not in the range"),
+        (["runs", "list", "--stauts", "failed"], "--stauts"),
+        (["runz"], "there is no command 'runz'"),
+    ],
+)
+def test_a_program_reads_also_what_it_has_mistyped(call: Call, arguments: list[str], told: str) -> None:
+    code, out, err = call(*arguments, "--json")
+    error = json.loads(err)["error"]
+    assert (code, out, error["code"]) == (2, "", "usage")
+    assert told in error["message"]
+    code, _, err = call(*arguments)
+    assert (code, err.startswith("Usage: ductor-stream")) == (2, True)

@@ -187,6 +187,7 @@ def test_nodes_are_named_in_later_pages_and_later_executions() -> None:
 def test_a_refused_request_is_told_as_refused() -> None:
     story = reserved()
     story.hear(CommandReceived("reset", "c1", to_node="nowhere"))
+    story.hear(CommandReceived("reset", "c0", to_transition=99))
     story.hear(CommandReceived("resume", "c2"))
     story.hear(CommandReceived("pause", "c3"))
     story.hear(CommandReceived("resume", "c4"))
@@ -196,6 +197,7 @@ def test_a_refused_request_is_told_as_refused() -> None:
     rows = [(row["event"], row["then"]) for row in history_rows("order-1", story.entries())][3:]
     assert rows == [
         ("reset to node nowhere asked", "refused: node not found"),
+        ("reset to transition 99 asked", "refused: transition not found"),
         ("resume asked", "refused: run is running"),
         ("pause asked", ""),
         ("resume asked", ""),
@@ -204,7 +206,7 @@ def test_a_refused_request_is_told_as_refused() -> None:
         ("cancel asked", "refused: run closed"),
     ]
     values = history_values("order-1", story.entries())
-    assert [value["refused"] for value in values[3:5]] == ["node_not_found", "run_is_running"]
+    assert [value["refused"] for value in values[3:5]] == ["node_not_found", "transition_not_found"]
     assert values[0]["refused"] is None
 
 
@@ -238,8 +240,15 @@ def test_an_error_is_told_with_the_place_in_the_users_code() -> None:
     places = last_places(attempts, 1)
     assert error_fields(error, places.values()) == {
         "error": "KeyError: 'order-1' (at /app/shop.py:6 in charge)",
+        "error_code": None,
         "error_details": {"at": 7},
     }
+    limit = {"code": "history_limit", "type": "Condemned", "message": "too long"}
+    told = error_fields(limit, ())
+    assert (told["error"], told["error_code"]) == (
+        "Condemned: too long",
+        "history_limit (`ductor-stream explain history_limit`)",
+    )
     node = {"node_id": "2", "kind": "step", "attempts": 1, "error": "KeyError: 'order-1'"}
     assert node_row(node, places)["error"] == "KeyError: 'order-1' (at /app/shop.py:6 in charge)"
     assert error_fields(error, last_places(attempts, 2).values())["error"] == "KeyError: 'order-1'"
@@ -257,6 +266,7 @@ def test_history_for_programs() -> None:
         "start_id": "s1",
         "on_conflict": "use_existing",
         "context": {},
+        "since": 0,
     }
     assert [value["seq"] for value in values] == [1, 2, 3]
     assert values[0]["decisions"][0]["input"] == ["a"]

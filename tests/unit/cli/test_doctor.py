@@ -213,12 +213,17 @@ def test_one_broker_is_noted_and_not_topic_by_topic() -> None:
     assert one(doctor_kafka.replication(facts)).level == "note"
 
 
+HOSTS_TIME = {"message.timestamp.type": "CreateTime", "message.timestamp.after.max.ms": "3600000"}
+
+
 @pytest.mark.parametrize(
     ("config", "level", "text"),
     [
         ({"cleanup.policy": "compact"}, "wrong", "is compacted"),
         ({"retention.ms": "3600000"}, "warning", "keeps records for 1 h"),
         ({"max.message.bytes": "1000"}, "warning", "1000 bytes at most"),
+        (HOSTS_TIME, "warning", f"ahead are refused: {TOPICS.run_events}"),
+        (HOSTS_TIME | {"message.timestamp.after.max.ms": str(2**63 - 1)}, "ok", "records are kept"),
         ({"retention.ms": "-1"}, "ok", "records are kept"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import click
 import pytest
@@ -33,6 +34,22 @@ def test_a_moment(text: str, ms: int) -> None:
 def test_what_is_none_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match="neither like 30d"):
         moment(text)
+
+
+@pytest.mark.parametrize("text", ["9999999d", "9999999h", "0001-01-01T00:00+10:00", "9999-12-31T23:00-10:00"])
+def test_a_moment_that_no_calendar_has_is_refused_in_a_line(
+    text: str, call: Callable[..., tuple[int, str, str]]
+) -> None:
+    with pytest.raises(click.BadParameter, match="is too long ago|is outside of the years"):
+        moment(text)
+    code, _, err = call("purge", "--closed-before", text, "--namespace", "shop")
+    assert (code, text in err, "Traceback" in err) == (2, True, False)
+
+
+def test_the_longest_ago_can_be_told() -> None:
+    datetime.fromtimestamp(in_ms(moment("365000d"), NOW) / 1000, UTC)
+    with pytest.raises(click.BadParameter):
+        moment("365001d")
 
 
 def test_the_command_says_so(call: Callable[..., tuple[int, str, str]]) -> None:

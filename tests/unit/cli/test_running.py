@@ -63,7 +63,7 @@ def test_servers_that_stay_away_are_given_up() -> None:
     def connect() -> str:
         raise StoreUnavailable("away")
 
-    with stop_on_signals() as stop, pytest.raises(StoreUnavailable):
+    with stop_on_signals() as stop, pytest.raises(StoreUnavailable, match=r"^away \(tried for 0 s; "):
         connected(connect, stop, within_s=0)
 
 

@@ -11,7 +11,7 @@ from ductor_stream.engine.definition import ChildOptions, StepOptions
 from ductor_stream.engine.events import Failure
 from ductor_stream.engine.state import FORMAT, Header, Node, Parked, RunState
 from ductor_stream.kafka.inspection import QueueFacts
-from ductor_stream.store.rows import Beat
+from ductor_stream.store.rows import Beat, PutOff
 
 T0 = 1_767_225_600_000  # 2026-01-01T00:00:00Z
 PAYMENTS = StepOptions(queue="payments")
@@ -97,6 +97,19 @@ def test_a_signal_is_missing() -> None:
 def test_a_timer() -> None:
     node = Node("2", "timer", "", "waiting", T0, due_at=T0 + 3_600_000)
     assert sentence(run(node)) == "timer until 2026-01-01T01:00:00Z (node 2)"
+
+
+def test_inputs_that_wait_in_the_inbox() -> None:
+    """R9: whatever else it waits for, what keeps its inputs from it comes first."""
+    state = run(Node("2", "signal", "approved", "waiting", T0))
+    assert sentence(state, put_off=PutOff(2, 3, None)) == (
+        "2 input(s) wait in the inbox: something else writes its row, version checks were lost in 3 round(s); "
+        "signal approved is missing (node 2)"
+    )
+    assert sentence(state, put_off=PutOff(1, 0, T0 + 60_000)) == (
+        "1 input(s) wait in the inbox until 2026-01-01T00:01:00Z: another session keeps its row locked, or they need "
+        "another release; signal approved is missing (node 2)"
+    )
 
 
 @pytest.mark.parametrize(

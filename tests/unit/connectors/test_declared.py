@@ -8,11 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
+from support import until
 
 from ductor_stream import App, HttpRequest, KafkaRecord, Run, Secret, StepError, TerminalError
 from ductor_stream.config import Settings
 from ductor_stream.connectors.binding import runnable_steps
+from ductor_stream.connectors.kafka import opener
 from ductor_stream.errors import InvalidDefinition, UsageError
+from ductor_stream.kafka.options import HeardProducer
 from ductor_stream.testing import TestEnv
 
 
@@ -60,6 +64,8 @@ def kafka(**how: Any) -> Any:
         ({"headers": {"X-A": "a\nb"}}, "visible ASCII"),
         ({"headers": {"X-A": Secret("no such name")}}, "a secret's name is that of an environment variable"),
         ({"headers": {"X-A": Secret("TOKEN", "Bearer")}}, "one {} for its value"),
+        ({"headers": {"X-A": Secret("TOKEN", "Bearer {} ")}}, "format begins or ends with white space, 'Bearer {} '"),
+        ({"headers": {"X-A": Secret("TOKEN", "\t{}")}}, "format begins or ends with white space"),
         ({"body": "amount"}, "body is 'amount', which is no field of the input; there are id, address, token"),
         ({"retry_on": {200}}, "statuses from 300 to 599"),
         ({"max_response_bytes": 10_000_000}, "has at most 900,000"),
@@ -151,3 +157,25 @@ def test_in_a_test_they_are_replaced_and_reach_nothing_otherwise() -> None:
         assert seen == [order]
 
     asyncio.run(check())
+
+
+def test_a_fatal_error_of_the_producer_is_heard_so_that_another_takes_its_place() -> None:
+    """The driver raises it out of a poll: unheard, what the producer holds would wait for ever."""
+    fatal = KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED, "no", fatal=True)
+
+    async def replaced() -> None:
+        opened = opener(Settings(kafka_bootstrap="127.0.0.1:1", kafka={"log_level": "0"}))()
+        producer = await anext(opened)
+        first, raised = producer._client, [KafkaException(fatal)]
+
+        def poll() -> int:
+            if raised:
+                raise raised.pop()
+            return 0
+
+        assert isinstance(first, HeardProducer)
+        first._heard(poll)
+        until(lambda: producer._client is not first, what="another producer")
+        assert await anext(opened, None) is None, "it is closed"
+
+    asyncio.run(replaced())

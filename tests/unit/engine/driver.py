@@ -22,8 +22,8 @@ from ductor_stream.engine.events import (
     SignalReceived,
 )
 from ductor_stream.engine.fork import lineage
-from ductor_stream.engine.state import Header, Node, Record, RunState, encode_records
-from ductor_stream.engine.tick import Stamped, Tick, due_events, tick, wake_at
+from ductor_stream.engine.state import Header, Node, Record, RunState, encode_records, state_bytes
+from ductor_stream.engine.tick import Stamped, Tick, due_events, rebuild, replay, tick, wake_at
 
 _living: list[Any] = []
 
@@ -219,3 +219,11 @@ class Driver:
             lambda: self.time_out(node_id, "worker_lost"),
             lambda: self.hear(AttemptLost(self.header.execution, node_id, node.generation)),
         ]
+
+
+def folded_as_lived(driver: Driver) -> None:
+    """What its records say is what it is, and its code decides so again."""
+    built = rebuild(driver.run_id, driver.history())
+    built.header.lifecycle_seq = driver.header.lifecycle_seq
+    assert state_bytes(built) == state_bytes(driver.state)
+    assert replay(driver.definitions["wf", "1"], driver.run_id, driver.history()) is None

@@ -99,7 +99,10 @@ def _anything(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.one_of(
         _tidily(inner),
         st.tuples(st.just("race"), st.lists(inner, min_size=1, max_size=3)),
-        st.tuples(st.just("timeout"), st.sampled_from([0.0, 0.5, 30.0]), inner),
+        st.tuples(st.sampled_from(["timeout", "within"]), st.sampled_from([0.0, 0.5, 30.0]), inner),
+        st.tuples(st.sampled_from(["locked", "queued"]), st.lists(inner, min_size=1, max_size=3)),
+        st.tuples(st.just("announced"), inner),
+        st.tuples(st.just("map"), st.lists(st.integers(0, 5), max_size=4)),
     )
 
 
@@ -134,6 +137,8 @@ async def _run(run: Any, program: Any) -> Any:
             return [await _run(run, part) for part in parts]
         case ("shield" | "retrying" | "finally", *_):
             return await _run_guarded(run, program)
+        case ("locked" | "queued" | "announced" | "within" | "map", *_):
+            return await _run_shared(run, program)
         case (_,):
             return await _run_special(run, program[0])
         case _:
@@ -193,3 +198,46 @@ async def _run_guarded(run: Any, program: Any) -> Any:
             finally:
                 await _run(run, cleanup)
     raise AssertionError(program)
+
+
+async def _run_shared(run: Any, program: Any) -> Any:
+    match program:
+        case ("locked", parts):
+            lock = asyncio.Lock()
+            return await asyncio.gather(*(_run_locked(run, lock, part) for part in parts))
+        case ("queued", parts):
+            queue: asyncio.Queue[Any] = asyncio.Queue(1)
+            async with asyncio.TaskGroup() as group:
+                for part in parts:
+                    group.create_task(_run_queued(run, queue, part))
+                return [await queue.get() for _ in parts]
+        case ("announced", part):
+            event = asyncio.Event()
+            task = asyncio.create_task(_run_announced(run, event, part))
+            await event.wait()
+            return await task
+        case ("within", seconds, part):
+            try:
+                return await asyncio.wait_for(_run(run, part), seconds)
+            except TimeoutError:
+                return "timed out"
+        case ("map", items):
+            found = await run.map(STEPS["a"], items, max_in_flight=2, on_error="collect")
+            return [each.type if isinstance(each, StepError) else each for each in found]
+    raise AssertionError(program)
+
+
+async def _run_locked(run: Any, lock: asyncio.Lock, part: Any) -> Any:
+    async with lock:
+        return await _run(run, part)
+
+
+async def _run_queued(run: Any, queue: asyncio.Queue[Any], part: Any) -> None:
+    await queue.put(await _run(run, part))
+
+
+async def _run_announced(run: Any, event: asyncio.Event, part: Any) -> Any:
+    try:
+        return await _run(run, part)
+    finally:
+        event.set()

@@ -83,6 +83,7 @@ class Chaos:
             self._start_again,
             lambda n: self.driver.order("retry"),
             lambda n: self.driver.order("reset", to_node=self._some_node(n)),
+            lambda n: self.driver.order("reset", to_transition=n % 9 + 1),
             lambda n: self.driver.apply(self.driver.applied[n % len(self.driver.applied)]),
             lambda n: self.driver.lose(),
             self._forge,
@@ -114,7 +115,7 @@ class Chaos:
 
 
 @examples(100)
-@given(programs, st.lists(st.tuples(st.integers(0, 25), st.integers(0, 999)), min_size=15, max_size=50))
+@given(programs, st.lists(st.tuples(st.integers(0, 26), st.integers(0, 999)), min_size=15, max_size=50))
 @abandoning()
 def test_whatever_happens(program: Any, happenings: list[tuple[int, int]]) -> None:
     chaos = Chaos(workflow(function_of(program)))

@@ -1,4 +1,4 @@
-"""Every command in every waiting state, before and after what the run waits for, in one batch and in two (issue: control)."""
+"""Every command in every waiting state, before and after what the run waits for, in one batch and in two."""
 
 from __future__ import annotations
 
@@ -65,12 +65,32 @@ async def continuing(run: Any) -> Any:
     return await run.step(STEPS["a"], 2)
 
 
+async def buggy(run: Any) -> Any:
+    asked = asyncio.ensure_future(run.step(STEPS["a"], 1))
+    await run.wait_signal(SIGNALS["y"])
+    raise ValueError(await asked)
+
+
 def _fails(driver: Driver) -> None:
     driver.fail("1")
 
 
 def _cancelled(driver: Driver) -> None:
     driver.order("cancel")
+
+
+def _paused(driver: Driver) -> None:
+    driver.order("pause")
+
+
+def _suspended(driver: Driver) -> None:
+    driver.apply(Stamped(2_000, SignalReceived("s0", "y", b"null")))
+    driver.finish("1.1", "first")
+
+
+def _elsewhere(driver: Driver) -> None:
+    driver.deploy()
+    driver.send("x", "met by nobody", "s0")
 
 
 DONE = AttemptFinished(1, "1", 1, "completed", b'"done"')
@@ -83,6 +103,9 @@ WAITING: dict[str, tuple[Callable[..., Any], Callable[[Driver], None] | None, tu
     "shielded": (shielded, None, (AttemptFinished(1, "1.1", 1, "completed", b'"done"'),)),
     "tidying": (tidying, _cancelled, (AttemptFinished(1, "2", 1, "completed", b"null"),)),
     "continuing": (continuing, None, (Proceed(2), AttemptFinished(2, "1", 1, "completed", b'"done"'))),
+    "paused": (step, _paused, (DONE,)),
+    "suspended": (buggy, _suspended, (SignalReceived("s1", "x", b'"heard"'),)),
+    "undeployed": (step, _elsewhere, (DONE,)),
 }
 """By what the run waits for: its code, how it gets there, and what it waits for."""
 
@@ -93,12 +116,14 @@ def waiting(state: str) -> Driver:
     driver.start()
     if reach is not None:
         reach(driver)
-    assert driver.status == "running"
+    assert driver.status == {"paused": "paused", "suspended": "suspended", "undeployed": "suspended"}.get(
+        state, "running"
+    )
     return driver
 
 
 def command(state: str, kind: CommandKind) -> CommandReceived:
-    node = "1.1" if state == "shielded" else "1"
+    node = "1.1" if state in ("shielded", "suspended") else "1"
     return CommandReceived(kind, "c1", **({"to_node": node} if kind == "reset" else {}))
 
 
@@ -116,6 +141,9 @@ COMMAND_FIRST = """
     shielded    cancelled/1  terminated/1  completed/1  completed/1  completed/1  running/2
     tidying     cancelled/1  terminated/1  cancelled/1  cancelled/1  cancelled/1  running/2
     continuing  cancelled/2  terminated/2  running/2    completed/2  completed/2  completed/2
+    paused      paused/1     terminated/1  completed/1  completed/1  paused/1     running/2
+    suspended   suspended/1  terminated/1  suspended/1  suspended/1  suspended/1  running/2
+    undeployed  suspended/1  terminated/1  suspended/1  suspended/1  suspended/1  suspended/2
 """
 COMMAND_LAST = """
                 cancel       terminate     pause        resume       retry        reset
@@ -127,6 +155,9 @@ COMMAND_LAST = """
     shielded    completed/1  completed/1   completed/1  completed/1  completed/1  running/2
     tidying     cancelled/1  cancelled/1   cancelled/1  cancelled/1  cancelled/1  running/2
     continuing  completed/2  completed/2   completed/2  completed/2  completed/2  running/3
+    paused      paused/1     terminated/1  completed/1  completed/1  paused/1     running/2
+    suspended   suspended/1  terminated/1  suspended/1  suspended/1  suspended/1  running/2
+    undeployed  suspended/1  terminated/1  suspended/1  suspended/1  suspended/1  suspended/2
 """
 
 

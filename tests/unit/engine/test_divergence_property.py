@@ -21,13 +21,13 @@ from unit.engine.programs import choices, examples, function_of, leaves, program
 def _changed(program: Any, place: list[int], leaf: Any) -> Any:
     """The program with its n-th leaf replaced; ``place`` counts down."""
     match program:
-        case (("step" | "sleep" | "signal"), *_) | (str(),):
+        case (("step" | "sleep" | "signal" | "map"), *_) | (str(),):
             place[0] -= 1
             return leaf if place[0] == -1 else program
         case (kind, list() as parts):
             return (kind, [_changed(part, place, leaf) for part in parts])
-        case ("timeout", seconds, part):
-            return ("timeout", seconds, _changed(part, place, leaf))
+        case ("timeout" | "within" as kind, seconds, part):
+            return (kind, seconds, _changed(part, place, leaf))
         case (kind, *parts):
             return (kind, *(_changed(part, place, leaf) for part in parts))
     raise AssertionError(program)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from ductor_stream.declarations import Workflow
@@ -75,6 +76,8 @@ def test_a_child_is_started_and_its_result_awaited() -> None:
     driver.start()
     [start] = of(driver, StartChild)
     assert (start.node.name, start.node.child.run_id, start.node.child.version) == ("other", "r/1/1", "7")
+    assert start.node.input == b'{"a":1}'
+    assert (driver.node("1").status, driver.node("1").created_at) == ("waiting", 1_000)
     driver.lose()
     driver.apply(Stamped(2_000, ChildFinished(1, "1", "r/1/1", "completed", b'"x"')))
     assert driver.state is not None
@@ -88,19 +91,6 @@ def test_a_child_that_ends_otherwise_raises(status: str) -> None:
     driver.apply(Stamped(2_000, ChildFinished(1, "1", "r/1/1", status, None, Failure("user", "Oops", "no"))))
     assert driver.state is not None
     assert values.decode(driver.state.header.result or b"", Any) == [status, "Oops", "r/1/1"]
-
-
-@pytest.mark.parametrize(
-    ("policy", "expected"), [("cancel", ["cancel"]), ("terminate", ["terminate"]), ("abandon", [])]
-)
-def test_no_child_is_left_under_a_closed_parent_unless_abandoned(policy: Any, expected: list[str]) -> None:
-    async def waits(run: Any) -> Any:
-        return await run.child(OTHER, 1, parent_close=policy)
-
-    driver = Driver(workflow(waits))
-    driver.start()
-    driver.apply(Stamped(2_000, CommandReceived("terminate", "c")))
-    assert [command.kind for command in of(driver, CommandChild)] == expected
 
 
 def test_a_child_whose_await_is_cancelled_is_cancelled() -> None:
@@ -134,7 +124,7 @@ async def simple(run: Any) -> Any:
     return await run.step(STEPS["a"], 1)
 
 
-def _as_child(of_node: Parent) -> Driver:
+def _as_child(of_node: Parent | None) -> Driver:
     driver = Driver(workflow(simple))
     driver.apply(Stamped(1_000, RunStarted("wf", "1", b"null", "s", parent=of_node)))
     return driver
@@ -163,6 +153,29 @@ def test_a_start_with_a_parent_is_always_answered() -> None:
     assert (refusal.parent.run_id, refusal.event.status) == ("q", "refused")
     assert refusal.event.failure is not None
     assert refusal.event.failure.code == "child_exists"
+
+
+@pytest.mark.parametrize("kind", ["cancel", "terminate"])
+@pytest.mark.parametrize("theirs", [None, Parent("q", 1, "1"), Parent("p", 2, "1"), Parent("p", 1, "2")])
+def test_a_parents_order_is_for_its_child_alone(kind: Any, theirs: Parent | None) -> None:
+    """The id may have been a stranger's when the child was to start, or be one's since it ended (protocol 24)."""
+    driver = _as_child(theirs)
+    order = CommandReceived(kind, "c", parent=Parent("p", 1, "1"))
+    done = driver.apply(Stamped(1_001, order))
+    assert (done.actions, done.records) == ([], [])
+    done = driver.apply(Stamped(1_002, msgspec.structs.replace(order, parent=theirs)))
+    assert driver.state is not None
+    assert (driver.state.header.status, len(done.records)) == (f"{kind}led" if kind == "cancel" else "terminated", 1)
+
+
+def test_the_outcome_of_a_run_that_was_never_its_child_is_not_heard() -> None:
+    """A run that was purged may have left a child, abandoned; another run has its id now, and the same nodes."""
+    driver = Driver(workflow(parent))
+    driver.start()
+    assert driver.apply(Stamped(2_000, ChildFinished(1, "1", "somebody", "completed", b"1"))).records == []
+    driver.apply(Stamped(2_001, ChildFinished(1, "1", "r/1/1", "completed", b"2")))
+    assert driver.state is not None
+    assert driver.state.header.result == b"2"
 
 
 # -- ContinueAsNew --------------------------------------------------------------------------
@@ -309,6 +322,48 @@ def test_what_is_open_when_a_run_continues_is_stopped() -> None:
     assert driver.state.nodes == {}
 
 
+@pytest.mark.parametrize("depth", [1, 3])
+def test_a_run_continues_from_within_a_task_group(depth: int) -> None:
+    """Its tasks end first, as they do for any exception; the order to continue is all that the group holds."""
+
+    async def leaves(run: Any, groups: int = depth) -> Any:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(run.step(STEPS["a"], groups))
+            await asyncio.sleep(1)
+            if groups > 1:
+                await leaves(run, groups - 1)
+            run.continue_as_new("more")
+
+    driver = Driver(workflow(leaves))
+    driver.start()
+    for _ in range(depth):
+        driver.lose()
+        driver.pass_time()
+    assert (driver.header.execution, driver.header.input, driver.state.nodes) == (2, b'"more"', {})
+    assert len(of(driver, StopAttempt)) == depth
+    assert replay(driver.definitions["wf", "1"], "r", lineage(driver.records, 1)) is None
+
+
+def test_an_error_beside_the_order_to_continue_is_told() -> None:
+    async def fails(run: Any) -> Any:
+        async def cleans() -> None:
+            try:
+                await run.wait_signal(TICKET)
+            finally:
+                raise ValueError("no way to clean")
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(cleans())
+            await asyncio.sleep(1)
+            run.continue_as_new()
+
+    driver = Driver(workflow(fails))
+    driver.start()
+    driver.pass_time()
+    assert driver.parked[0] == "bug"
+    assert driver.header.execution == 1
+
+
 # -- signals, maps, patches, views ------------------------------------------------------------
 
 
@@ -341,6 +396,19 @@ def test_a_map_keeps_its_bound_and_its_order() -> None:
         driver.finish(last.node_id, values.decode(last.input, Any)[0] * 10)
     assert driver.state is not None
     assert driver.state.header.result == b"[0,10,20,30,40,50,60]"
+
+
+@pytest.mark.parametrize("bound", [0, -1])
+@pytest.mark.parametrize("items", [0, 3])
+def test_a_map_of_which_nothing_may_be_in_flight_says_so(bound: int, items: int) -> None:
+    async def maps(run: Any) -> Any:
+        return await run.map(STEPS["a"], range(items), max_in_flight=bound)
+
+    driver = Driver(workflow(maps))
+    driver.start()
+    code, message = driver.parked
+    assert (code, driver.dispatched()) == ("bug", [])
+    assert message.startswith(f"ValueError: max_in_flight is {bound}: it has to be 1 or more, or None for all at once")
 
 
 @pytest.mark.parametrize("policy", ["cancel", "collect"])
@@ -383,6 +451,22 @@ def test_a_change_is_taken_by_new_runs_and_not_by_those_that_went_past_it() -> N
         assert driver.state is not None
         assert driver.state.header.parked is None
         assert driver.state.header.result == expected
+
+
+def test_a_change_behind_all_that_an_event_decided_is_not_taken_by_runs_that_went_past_it() -> None:
+    def version(changed: bool) -> Any:
+        async def waits(run: Any) -> Any:
+            task = asyncio.create_task(run.step(STEPS["a"], 1))
+            await asyncio.sleep(0)
+            return [changed and run.patched("late"), await task]
+
+        return workflow(waits)
+
+    driver = Driver(version(changed=False))
+    driver.start()
+    driver.deploy(version(changed=True))
+    driver.finish("1.1", 1)
+    assert driver.result == [False, 1]
 
 
 def test_the_view_is_kept_with_the_run() -> None:

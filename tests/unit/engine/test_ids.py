@@ -6,7 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ductor_stream.engine.ids import Fence, idempotency_key, murmur2, partition_of
+from ductor_stream.engine.ids import (
+    MAX_RUN_ID_BYTES,
+    Fence,
+    checked,
+    child_id,
+    idempotency_key,
+    is_next_id,
+    murmur2,
+    next_id,
+    partition_of,
+)
+from ductor_stream.errors import InvalidValue
 from unit.engine.programs import examples
 
 # What Kafka's own Java client (4.3.1, Utils.murmur2) says; the first six are the cases of its unit test.
@@ -98,3 +109,52 @@ def test_the_fence_tells_apart_what_the_key_does_not() -> None:
     assert idempotency_key("shop", first.run_id, first.execution, first.node_id) == idempotency_key(
         "shop", second.run_id, second.execution, second.node_id
     )
+
+
+def test_ids_of_children_say_where_they_come_from() -> None:
+    assert child_id("order-42", 1, "3.1") == "order-42/1/3.1"
+    assert next_id("order-42/1/3.1", 2) == "order-42/1/3.1/~2"
+    assert next_id("invoice", 12) == "invoice/~12"
+
+
+@pytest.mark.parametrize(("length", "told"), [(MAX_RUN_ID_BYTES - 4, True), (MAX_RUN_ID_BYTES - 3, False)])
+def test_an_id_that_would_be_too_long_tells_those_above_it_by_a_digest(length: int, told: bool) -> None:
+    run_id = "ä" * (length // 2) + "r" * (length % 2)
+    found = child_id(run_id, 1, "3")
+    assert (found == f"{run_id}/1/3") == told
+    assert found.endswith("/1/3") and len(found.encode()) <= MAX_RUN_ID_BYTES
+    assert told or (len(found), found) == (68, child_id(run_id, 1, "3"))
+    assert child_id(run_id[1:] + "x", 1, "3") != found
+
+
+@examples(200)
+@given(
+    st.lists(st.one_of(st.integers(1, 3), st.tuples(st.integers(1, 3), st.sampled_from(["1", "2", "3"]))), max_size=4)
+)
+def test_no_child_that_begins_anew_has_the_id_of_another_ones_child(path: list[int | tuple[int, str]]) -> None:
+    """The way that an id is made can be read from it: two ways never meet."""
+    found = "r"
+    for step in path:
+        found = next_id(found, step) if isinstance(step, int) else child_id(found, *step)
+    read: list[int | tuple[int, str]] = []
+    parts = iter(found.split("/")[1:])
+    for part in parts:
+        read.append(int(part[1:]) if part.startswith("~") else (int(part), next(parts)))
+    assert read == path
+
+
+def test_what_is_no_next_id_is_told_apart() -> None:
+    assert is_next_id("r/1/2/~13", "r/1/2")
+    assert not any(is_next_id(found, "r/1/2") for found in ("r/1/2", "r/1/2/13", "r/1/2/~", "r/1/2/~x", "r/1/3/~13"))
+
+
+def test_a_text_that_can_be_no_key_is_refused_by_its_name() -> None:
+    assert checked("ä" * 3, "run id", 6) == "äää"
+    with pytest.raises(InvalidValue, match=r"^run id has 7 bytes: use 1 to 6 of UTF-8, without U\+0000$"):
+        checked("äää.", "run id", 6)
+    for text in ("", "a\0b"):
+        with pytest.raises(InvalidValue, match="^run id has "):
+            checked(text, "run id", 6)
+    for text in ("\ud800", 7):
+        with pytest.raises(InvalidValue, match="^run id is .*: it has to be a text of valid characters$"):
+            checked(text, "run id", 6)  # type: ignore[arg-type]

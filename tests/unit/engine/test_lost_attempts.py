@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ductor_stream.engine.actions import CloseAttempt, DispatchAttempt
+from ductor_stream.engine.actions import CloseAttempt, DispatchAttempt, EmitLifecycle
 from ductor_stream.engine.events import AttemptLost
 from ductor_stream.engine.state import state_bytes
 from ductor_stream.engine.tick import rebuild
@@ -35,7 +35,12 @@ def test_the_same_attempt_is_sent_again() -> None:
     """Same generation, same attempt, no new line of an attempt: a worker that has it after all does no harm."""
     driver = started()
     done = driver.hear(AttemptLost(1, "1", 1), at=5_000)
-    [sent] = done.actions
+    told, sent = done.actions
+    assert isinstance(told, EmitLifecycle)
+    assert (told.type, told.reason) == (
+        "run.redriven",
+        "the task of step one, attempt 1 (node 1), was lost unread: sent again, redrive 1",
+    )
     assert isinstance(sent, DispatchAttempt)
     assert sent.again
     assert (sent.node.generation, sent.node.attempt, sent.node.dispatched_at) == (1, 1, 1_000)

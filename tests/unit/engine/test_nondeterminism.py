@@ -7,6 +7,7 @@ version. The line that the report must name is marked with ``# HERE``.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -16,9 +17,10 @@ import pytest
 from ductor_stream.engine.definition import RetryPolicy, StepOptions
 from ductor_stream.engine.events import Redeployed
 from ductor_stream.engine.state import Parked
+from ductor_stream.engine.tick import replay
 from ductor_stream.errors import TerminalError
 from unit.engine.driver import Driver
-from unit.engine.programs import CHILD, SIGNALS, STEPS, step, workflow
+from unit.engine.programs import CHILD, SIGNALS, STEPS, signal, step, workflow
 
 A, B, C = STEPS["a"], STEPS["b"], STEPS["c"]
 
@@ -163,6 +165,9 @@ def test_a_change_is_found_and_reported_and_mended(changed: Callable[..., Any], 
     assert found in message
     assert marked_line(changed) in message
     assert driver.dispatched() == sent
+    replayed = replay(workflow(changed), "r", driver.history())
+    assert replayed is not None
+    assert (replayed.code, replayed.message) == (code, message)
     # What comes meanwhile is not lost, and code that fits takes it from there.
     driver.finish("4.1", "three")
     driver.hear(Redeployed("new", "1"))
@@ -230,3 +235,94 @@ def test_options_of_a_step_may_change_and_the_recorded_ones_hold_for_open_nodes(
     driver.lose()
     driver.finish("2", "two")
     assert driver.result == ["one", "two"]
+
+
+def told(before: Callable[..., Any], after: Callable[..., Any], *happens: Callable[[Driver], Any]) -> str:
+    """What replay says of a run of the code ``before`` under the code ``after``."""
+    driver = Driver(workflow(before))
+    driver.start()
+    for one in happens:
+        one(driver)
+    found = replay(workflow(after), "r", [record for record in driver.records if record.execution == 1])
+    assert found is not None
+    return found.message
+
+
+async def then_a_step(run: Any) -> Any:
+    await run.step(A, 1)
+    await run.step(B, "a" + "ä" * 150)
+
+
+async def then_a_signal(run: Any) -> Any:
+    await run.step(A, 1)
+    return await run.wait_signal(SIGNALS["x"])
+
+
+async def then_a_number(run: Any) -> Any:
+    await run.step(A, 1)
+    return await run.wait_signal(signal("x", int))
+
+
+async def then_a_change(run: Any) -> Any:
+    await run.step(A, 1)
+    return run.patched("use-b")
+
+
+async def then_the_next(run: Any) -> Any:
+    await run.step(A, 1)
+    run.continue_as_new("x" * 198)
+
+
+async def then_a_view(run: Any) -> Any:
+    await run.step(A, 1)
+    run.set_view("x" * 199)
+
+
+async def stays(run: Any) -> Any:
+    try:
+        await run.step(A, 1)
+    except asyncio.CancelledError:
+        await run.wait_signal(SIGNALS["x"])
+
+
+async def lets_go(run: Any) -> Any:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(60):
+            await run.step(A, 1)
+
+
+async def forgets(run: Any) -> Any:
+    asyncio.get_running_loop().call_later(60, int)
+    await run.step(A, 1)
+
+
+SHOWN = 'node 2: step b with input ["a' + "ä" * 98 + "\ufffd…"
+"""Two hundred bytes of an input are shown, of which the last is half a letter."""
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (then_a_signal, "signal s taken"),
+        (then_a_number, "signal s passed over, its payload not fitting"),
+        (then_the_next, f'continue as new with "{"x" * 198}"'),
+        (then_a_view, f'the view "{"x" * 199}…'),
+    ],
+)
+def test_each_kind_of_decision_is_told_in_words(function: Callable[..., Any], said: str) -> None:
+    happens = (lambda d: d.send("x", "no number", "s"), lambda d: d.finish("1"))
+    assert told(function, then_a_step, *happens).startswith(f"history has {said}; this code has {SHOWN} at ")
+    assert told(then_a_step, function, *happens).startswith(f"history has {SHOWN}; this code has {said} at ")
+
+
+def test_a_change_a_cancel_and_what_was_let_go_of_are_told_in_words() -> None:
+    cancel = lambda d: d.order("cancel")
+    assert told(then_a_change, then_a_step, lambda d: d.finish("1")).startswith("history has the change use-b; this")
+    assert told(stays, then_a_step, cancel).startswith(
+        "history has node 2: signal x; this code has the run cancelled at"
+    )
+    assert told(then_a_step, stays, cancel).startswith(
+        "history has the run cancelled; this code has node 2: signal x at"
+    )
+    message = told(lets_go, forgets, lambda d: d.pass_time())
+    assert message.startswith("history has node 2 no longer awaited; this code waits at ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import linecache
 import os
 import socket
 import sqlite3
@@ -41,6 +42,7 @@ def _awaits(function: Callable[[], Any]) -> Callable[..., Any]:
 REACHES: dict[str, Callable[..., Any]] = {
     "open()": _calls(lambda: open(__file__)),  # noqa: SIM115 - it never opens
     "Path.read_text": _calls(lambda: Path(__file__).read_text()),
+    "open() in exec": _calls(lambda: exec(f"open({__file__!r})", {})),  # noqa: S102 - code of no module
     "os.listdir()": _calls(lambda: os.listdir(".")),
     "os.remove()": _calls(lambda: os.remove("/nowhere/at/all")),
     "os.rename()": _calls(lambda: os.rename("/nowhere/at/all", "/nowhere/else")),
@@ -59,7 +61,7 @@ if sys.version_info >= (3, 12):
     REACHES["threading.Thread.start()"] = _calls(lambda: threading.Thread(target=print).start())
 if sys.version_info >= (3, 13):
     REACHES["time.sleep()"] = _calls(functools.partial(time.sleep, 0))
-ANNOUNCED_AS = {"Path.read_text": "open()"}
+ANNOUNCED_AS = {"Path.read_text": "open()", "open() in exec": "open()"}
 
 
 @pytest.mark.parametrize("what", list(REACHES))
@@ -91,6 +93,7 @@ def test_the_run_may_catch_it_and_replays_the_same() -> None:
 def test_imports_time_zones_and_tracebacks_are_no_reach() -> None:
     for module in ("colorsys", "zoneinfo"):
         sys.modules.pop(module, None)
+    linecache.clearcache()
 
     async def ordinary(run: Any) -> Any:
         import colorsys
@@ -105,6 +108,12 @@ def test_imports_time_zones_and_tracebacks_are_no_reach() -> None:
     driver = Driver(workflow(ordinary))
     driver.start()
     assert driver.result == ["Europe/Berlin", True, [0.0, 0.0, 0]]
+
+
+def test_a_debugger_around_the_loop_permits_nothing() -> None:
+    driver = Driver(workflow(REACHES["open()"]))
+    exec("driver.start()", {"__name__": "pdb", "driver": driver})  # noqa: S102 - a frame of the debugger's
+    assert "open()" in driver.parked[1]
 
 
 def test_nobody_else_is_watched(tmp_path: Path) -> None:

@@ -144,6 +144,7 @@ def test_a_slowly_growing_delay_reaches_its_maximum_too() -> None:
 def test_jitter_spreads_by_its_share_and_every_replay_says_the_same() -> None:
     """By the fence: retries of a fan-out do not come back together."""
     policy = RetryPolicy(initial_ms=10_000, jitter=0.2)
+    assert [policy.delay_ms(1, spread) for spread in (0, 0.25, 0.5, 0.75)] == [8_000, 9_000, 10_000, 11_000]
     delays: dict[str, int] = {}
     for number in range(100):
         driver = with_policy(policy, run_id := f"run-{number}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -87,7 +88,7 @@ def raising(error: BaseException) -> Driver:
 
     async def raises(run: Any) -> None:
         await run.step(A, 1)
-        raise error  # HERE
+        raise error  # THE BUG
 
     driver = Driver(workflow(raises, fails_on=(OutOfStock,)))
     driver.start()
@@ -95,6 +96,10 @@ def raising(error: BaseException) -> Driver:
     assert encode_records(driver.records)
     assert encode_header(driver.header)
     return driver
+
+
+[_line] = [number for number, line in enumerate(inspect.getsource(raising).splitlines()) if line.endswith("# THE BUG")]
+THE_BUG = f"{__file__}:{raising.__code__.co_firstlineno + _line}"
 
 
 @pytest.mark.parametrize(("error", "code", "type", "message"), FAILS, ids=[named(case[0]) for case in FAILS])
@@ -113,12 +118,12 @@ def test_what_suspends_a_run_with_its_line(error: BaseException, text: str) -> N
     code, message = driver.parked
     assert (driver.status, code) == ("suspended", "bug")
     assert message.startswith(text)
-    assert f"(at {__file__}:" in message
+    assert f"(at {THE_BUG} in raises)" in message
     assert driver.lifecycle() == ["run.started", "run.suspended"]
     parked = driver.header.parked
     assert parked is not None
     assert parked.stack is not None
-    assert "in raises" in parked.stack
+    assert f"{THE_BUG} in raises" in parked.stack
 
 
 def test_details_of_an_error_are_kept_even_where_they_are_no_json() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from ductor_stream.engine.events import (
 )
 from ductor_stream.engine.state import Parked
 from ductor_stream.engine.tick import Stamped, Tick, tick
-from ductor_stream.errors import InvariantViolation
+from ductor_stream.errors import InvariantViolation, TerminalError
 from unit.engine.driver import Driver, ticked
 from unit.engine.programs import CHILD, step, workflow
 
@@ -115,7 +116,7 @@ def test_the_end_of_an_attempt_is_recorded_as_it_was_reported(outcome: Any) -> N
 
 
 @pytest.mark.parametrize("fence", [(2, "1", 1), (1, "2", 1), (1, "1", 2)], ids=["execution", "node", "generation"])
-def test_a_result_that_is_nobodys_is_recorded_as_late_and_changes_nothing(fence: Any) -> None:
+def test_a_result_that_is_nobodys_is_recorded_as_late_and_changes_nothing(fence: tuple[int, str, int]) -> None:
     driver = started()
     before = driver.state
     event = AttemptFinished(*fence, "completed", b"7")
@@ -251,7 +252,7 @@ def test_a_child_without_a_result_has_none() -> None:
 
     driver = Driver(workflow(program))
     driver.start()
-    driver.hear(ChildFinished(1, "1", "child", "completed", None))
+    driver.hear(ChildFinished(1, "1", "r/1/1", "completed", None))
     assert driver.result is None
 
 
@@ -303,6 +304,34 @@ def test_an_end_from_outside_is_told_with_its_moment_and_its_cause(event: Any, t
     assert (told.type, told.execution, told.now, told.failure) == (type, 1, 5_000, failure)
     assert driver.header.failure == failure
     assert driver.header.failure.retryable is False
+
+
+@pytest.mark.parametrize(
+    ("raised", "type"),
+    [
+        (None, "run.completed"),
+        (TerminalError("no"), "run.failed"),
+        (asyncio.CancelledError(), "run.cancelled"),
+        (ZeroDivisionError("a bug"), "run.suspended"),
+    ],
+)
+def test_what_the_code_ends_in_is_told_with_its_moment(raised: BaseException | None, type: str) -> None:
+    async def program(run: Any) -> Any:
+        try:
+            await run.step(step("one"))
+        except asyncio.CancelledError:
+            pass
+        if raised is not None:
+            raise raised
+
+    driver = Driver(workflow(program))
+    driver.start()
+    if type == "run.cancelled":
+        driver.hear(CommandReceived("cancel", "c1"), at=5_000)
+    else:
+        driver.finish("1", 1, at=5_000)
+    event = driver.done(EmitLifecycle)[-1]
+    assert (event.type, event.now) == (type, 5_000)
 
 
 def test_a_signal_to_a_run_that_has_ended_is_refused_by_its_id() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
 from ductor_stream.errors import InvalidConfig
-from ductor_stream.kafka.options import OWNED, check_options, client_options, open_client
+from ductor_stream.kafka.options import OWNED, HeardProducer, check_options, client_options, open_client
 
 
 @pytest.mark.parametrize("name", sorted(OWNED))
@@ -51,6 +53,24 @@ def test_rules_hold_whatever_is_set() -> None:
     assert producer["partitioner"] == "murmur2_random"
 
 
+@pytest.mark.parametrize(
+    ("given", "session"),
+    [
+        ({"max.poll.interval.ms": 6_000}, 6_000),
+        ({"max.poll.interval.ms": "6000"}, 6_000),
+        ({"max.poll.interval.ms": 300_000}, 45_000),
+        ({"max.poll.interval.ms": 60_000, "session.timeout.ms": 50_000}, 50_000),
+        ({}, None),
+    ],
+)
+def test_who_sets_how_long_a_poll_may_take_need_not_think_of_the_session(given: dict[str, Any], session: Any) -> None:
+    made = client_options("consumer", "127.0.0.1:1", given, group_id="g")
+    assert made.get("session.timeout.ms") == session
+    open_client(Consumer, made).close()
+    by_new = client_options("consumer", "127.0.0.1:1", given, group_id="g", group_protocol="consumer")
+    assert by_new.get("session.timeout.ms") == given.get("session.timeout.ms"), "there it is the broker's"
+
+
 def test_options_go_to_the_clients_that_know_them() -> None:
     user = {"fetch.min.bytes": 7, "compression.type": "lz4", "security.protocol": "SSL"}
     kinds = {kind: client_options(kind, "b:1", user) for kind in ("consumer", "producer", "admin")}
@@ -90,3 +110,21 @@ def test_client_logs_go_to_the_logger_and_not_to_stderr(
     client.flush(0.2)
     assert [each for each in caplog.records if each.name == "ductor_stream.kafka.client"]
     assert capfd.readouterr().err == ""
+
+
+def test_what_the_driver_raises_as_fatal_is_told_and_the_call_goes_on() -> None:
+    told: list[KafkaError] = []
+    producer = HeardProducer({"bootstrap.servers": "127.0.0.1:1", "error_cb": told.append, "log_level": 0})
+    fatal, passing = (KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED, "no", fatal=each) for each in (True, False))
+    raised = [KafkaException(fatal)]
+
+    def call() -> int:
+        if raised:
+            raise raised.pop()
+        return 3
+
+    assert producer._heard(call) == 3 and told == [fatal]
+    raised.append(KafkaException(passing))
+    with pytest.raises(KafkaException):
+        producer._heard(call)
+    assert told == [fatal] and producer.flush(0) == producer.poll(0) == 0

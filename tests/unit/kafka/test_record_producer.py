@@ -81,7 +81,9 @@ def test_the_error_of_an_earlier_record_is_heard_though_the_last_one_landed(benc
     [
         (KafkaError.MSG_SIZE_TOO_LARGE, True),
         (KafkaError.TOPIC_EXCEPTION, True),
-        (KafkaError.INVALID_RECORD, True),
+        (KafkaError.INVALID_TIMESTAMP, False),
+        (KafkaError.INVALID_RECORD, False),
+        (KafkaError._INVALID_DIFFERENT_RECORD, False),
         (KafkaError._UNKNOWN_TOPIC, False),
         (KafkaError.UNKNOWN_TOPIC_OR_PART, False),
         (KafkaError.TOPIC_AUTHORIZATION_FAILED, False),

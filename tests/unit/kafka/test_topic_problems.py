@@ -29,6 +29,7 @@ def test_every_topic_states_how_long_it_keeps_what() -> None:
     for each in plan(SHOP, ["default"]):
         assert each.config["cleanup.policy"] == "delete"
         assert int(each.config["retention.ms"]) > 0
+        assert each.config["message.timestamp.type"] == "LogAppendTime"
         # A payload of 900,000 bytes with its envelope must fit.
         assert int(each.config["max.message.bytes"]) > 1_000_000
         assert each.replicas == -1

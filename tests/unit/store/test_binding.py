@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -15,7 +17,8 @@ from ductor_stream.ports import (
     PartitionAdvance,
     RunWrite,
 )
-from ductor_stream.store.binding import bind, bound, check_fenced, part_of, run_ids_of
+from ductor_stream.store.binding import bind, check_fenced, part_of, run_ids_of
+from ductor_stream.store.queries import numbered
 
 T0 = 1_795_000_000_000
 
@@ -37,41 +40,34 @@ def beat(run_id: str = "r", node_id: str = "1", beat_at: int = T0) -> OpenAttemp
 
 
 def values(batch: Batch, name: str) -> list[object]:
-    return list(bind(batch, 1)[name].values)
+    return list(bind(batch, 1)[1][name].values)
 
 
-def test_one_run_that_goes_on_takes_the_short_path() -> None:
-    batch = Batch(partitions=[advance()], runs=[run()], attempts=[attempt()], closed_attempts=[(1, "r", 1, "1")])
-    name, params = bound(batch, 1)
-    assert name == "commit_one"
-    assert params["s_run_id"].value == "r"
-    assert params["f_outbox"].value == b"outbox"
+PARTS: dict[str, tuple[dict[str, Any], set[str]]] = {
+    "nothing": ({}, set()),
+    "a step": ({"runs": [run()], "attempts": [attempt()]}, {"steps", "attempts"}),
+    "a start": ({"runs": [run(expected=0, header=b"h")]}, {"runs", "created"}),
+    "an end": ({"runs": [run(header=b"h")]}, {"runs", "changed"}),
+    "both": ({"runs": [run(header=b"h"), run("b", 0, b"h"), run("c")]}, {"runs", "changed", "created", "steps"}),
+    "a late result": ({"attempts": [attempt(phase="late")]}, {"late"}),
+    "messages": ({"messages": [MessageRow("r", 1, "m", "signal", "n")]}, {"messages"}),
+    "released": ({"released": [("r", "signal", "m")]}, {"released"}),
+    "inbox": ({"inbox": [InboxRow(1, "s", "k", b"")]}, {"inbox"}),
+    "consumed": ({"consumed": [(1, 1)]}, {"consumed"}),
+    "deferred": ({"deferred": [(1, 1, None, 2)]}, {"deferred"}),
+    "opened": ({"open_attempts": [beat()]}, {"opened"}),
+    "closed": ({"closed_attempts": [(1, "r", 1, "1")]}, {"closed"}),
+    "counters": ({"counters": {(1, "w", "running"): 1}}, {"counters"}),
+    "payloads": ({"payloads": [("p", b"")]}, {"payloads"}),
+}
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"partitions": [advance(), advance(2)]},
-        {"runs": [run("a"), run("b")]},
-        {"runs": []},
-        {"runs": [run(expected=0, header=b"")]},
-        {"runs": [run(header=b"")]},
-        {"attempts": [attempt(phase="late")]},
-        {"messages": [MessageRow("r", 1, "m", "signal", "n")]},
-        {"released": [("r", "signal", "m")]},
-        {"inbox": [InboxRow(1, "s", "k", b"")]},
-        {"consumed": [(1, 1)]},
-        {"open_attempts": [beat()]},
-        {"counters": {(1, "w", "running"): 1}},
-        {"payloads": [("p", b"")]},
-    ],
-    ids=lambda changes: next(iter(changes)),
-)
-def test_all_else_takes_the_long_one(changes: dict[str, object]) -> None:
-    batch = Batch(partitions=[advance()], runs=[run()], attempts=[attempt()])
-    for name, value in changes.items():
-        setattr(batch, name, value)
-    assert bound(batch, 1)[0] == "commit"
+@pytest.mark.parametrize(("given", "parts"), PARTS.values(), ids=PARTS)
+def test_the_statement_has_the_parts_that_a_batch_has_rows_for(given: dict[str, Any], parts: set[str]) -> None:
+    found, params = bind(Batch(partitions=[advance()], **given), 1)
+    assert found == parts
+    _, names = numbered("commit", found)
+    assert set(params) == set(names)
 
 
 def test_a_run_without_a_new_header_is_written_narrowly() -> None:
@@ -90,6 +86,7 @@ def test_every_part_of_a_batch_is_bound() -> None:
         "released",
         "inbox",
         "consumed",
+        "deferred",
         "open_attempts",
         "closed_attempts",
         "counters",
@@ -118,6 +115,7 @@ def test_without_an_outbox_row_the_sequence_is_not_touched() -> None:
 def test_counts_that_do_not_change_are_left_out() -> None:
     batch = Batch(partitions=[advance()], counters={(1, "w", "running"): 0, (1, "w", "failed"): 2})
     assert values(batch, "k_status") == ["failed"]
+    assert "counters" not in bind(Batch(partitions=[advance()], counters={(1, "w", "running"): 0}), 1)[0]
 
 
 def test_a_message_buffered_and_released_is_applied() -> None:
@@ -151,6 +149,7 @@ def test_a_part_of_a_batch_has_all_of_its_runs_and_nothing_else() -> None:
         released=[("a", "signal", "x"), ("d", "signal", "x")],
         inbox=[InboxRow(1, "s", "k", b"")],
         consumed=[(1, 1)],
+        deferred=[(1, 2, T0, 1)],
         open_attempts=[beat("a"), beat("e")],
         closed_attempts=[(1, "a", 1, "1"), (1, "f", 1, "1")],
         counters={(1, "w", "running"): 1},
@@ -161,6 +160,6 @@ def test_a_part_of_a_batch_has_all_of_its_runs_and_nothing_else() -> None:
     assert run_ids_of(part) == ["a"]
     assert len(part.runs) == len(part.attempts) == len(part.messages) == len(part.released) == 1
     assert len(part.open_attempts) == len(part.closed_attempts) == 1
-    assert (part.inbox, part.consumed, part.counters, part.payloads) == ([], [], {}, [])
+    assert (part.inbox, part.consumed, part.deferred, part.counters, part.payloads) == ([], [], [], {}, [])
     (fence,) = part.partitions
     assert (fence.token, fence.epoch, fence.previous, fence.outbox) == ("token", 1, (0, 0, 0), None)

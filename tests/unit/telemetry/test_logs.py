@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import json
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import structlog
@@ -79,3 +81,23 @@ def test_without_configure_an_embedding_program_sees_ordinary_records(caplog: py
         get_logger("ductor_stream.test", run_id="a").info("hello", generation=1)
     assert logging.getLogger().handlers == before
     assert caplog.messages == ["hello run_id=a generation=1"]
+
+
+PACKAGE = Path(__file__).parents[3] / "ductor_stream"
+
+
+def calls_of_logs() -> Iterator[tuple[str, set[str]]]:
+    """Each call of a logger of a coordinator or worker: where it stands, and its keywords with the functions behind ``**``."""
+    for path in [*PACKAGE.glob("coordinator/*.py"), *PACKAGE.glob("worker/*.py")]:
+        for call in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(call, ast.Call) and ast.unparse(call.func).startswith("_log."):
+                names = {each.arg or ast.unparse(each.value).partition("(")[0] for each in call.keywords}
+                yield f"{path.name}:{call.lineno}", names
+
+
+def test_lines_about_an_attempt_have_its_keys_and_no_others_for_the_same() -> None:
+    """Who looks for a node id finds every line about it: no ``node=`` beside ``node_id=``, no step without its attempt."""
+    calls = dict(calls_of_logs())
+    assert sum("keys_of" in names for names in calls.values()) >= 8
+    assert [place for place, names in calls.items() if names & {"node", "node_id", "generation", "run"}] == []
+    assert [place for place, names in calls.items() if "step" in names and "keys_of" not in names] == []

@@ -209,3 +209,25 @@ def test_the_fixture_gives_environments(ductor_env: Any) -> None:
         assert handle.status == "cancelled"
 
     asyncio.run(check())
+
+
+deep = App("deep")
+
+
+@deep.workflow(version="1")
+async def descend(run: Run, levels: int) -> list[str]:
+    below = await run.child(descend, levels - 1) if levels else []
+    return [run.info.run_id, *below]
+
+
+def test_a_tree_is_as_deep_as_it_likes() -> None:
+    """Ids that are made of all those above them would be too long for a key, at some eighty levels: the run got stuck."""
+
+    async def check() -> list[str]:
+        async with TestEnv(deep) as env:
+            return await (await env.start(descend, 300, run_id="root")).result()
+
+    found = asyncio.run(check())
+    assert found[:2] == ["root", "root/1/1"]
+    assert len(set(found)) == 301
+    assert max(len(each.encode()) for each in found) <= 512

@@ -58,7 +58,7 @@ def test_a_plain_and_an_async_step_complete_and_echo_their_fence() -> None:
     assert b.slots.free == b.slots.total
 
 
-def test_a_step_sees_its_attempt_wherever_it_runs() -> None:
+def test_a_step_sees_its_attempt_wherever_it_runs(caplog: pytest.LogCaptureFixture) -> None:
     app = App("t")
     seen: dict[str, Any] = {}
 
@@ -78,12 +78,14 @@ def test_a_step_sees_its_attempt_wherever_it_runs() -> None:
         look("loop")
         await asyncio.to_thread(look, "to_thread")
 
-    with bench(app) as b:
+    with bench(app) as b, caplog.at_level("INFO"):
         _result(b.run("plain", attempt=4, generation=6, heartbeat_details={"page": 17}, deadline_at="2030-01-01T00:00:00Z"))  # fmt: skip
         _result(b.run("coro", attempt=4, generation=6, node_id="2"))
     assert seen["thread"] == ("run-1", 1, "1", 6, 4)
     assert seen["loop"] == seen["to_thread"] == ("run-1", 1, "2", 6, 4)
     assert seen["key"] == "t/run-1/1/1"
+    [line] = [record.getMessage() for record in caplog.records if record.getMessage().startswith("seen")]
+    assert {"run_id=run-1", "node_id=1", "generation=6", "attempt=4"} <= set(line.split())
     assert seen["details"] == {"page": 17}
     assert seen["deadline"] < datetime.fromisoformat("2030-01-01T00:00:00Z")
     with pytest.raises(CalledOutsideStep):
@@ -269,7 +271,7 @@ def test_an_async_step_that_runs_too_long_is_cancelled_and_cleans_up() -> None:
     assert report["error"].get("retryable", True) is True
 
 
-def test_a_plain_step_that_runs_too_long_keeps_its_slot_until_it_ends() -> None:
+def test_a_plain_step_that_runs_too_long_keeps_its_slot_until_it_ends(caplog: pytest.LogCaptureFixture) -> None:
     app = App("t")
     gate = threading.Event()
 
@@ -289,6 +291,11 @@ def test_a_plain_step_that_runs_too_long_keeps_its_slot_until_it_ends() -> None:
         until(lambda: b.slots.free == 4)
         assert (b.slots.lost, b.slots.exhausted) == (0, False)
     assert len(delivery.results) == 1, "what it returned in the end is nobody's result"
+    lines = [vars(record)["ductor"] for record in caplog.records if "after its timeout" in record.message]
+    assert [(line["run_id"], line["node_id"], line["generation"]) for line in lines] == [
+        ("run-1", "1", 1),
+        ("run-1", "2", 1),
+    ]
 
 
 def test_a_step_that_is_told_to_stop_answers_cancelled() -> None:
@@ -483,3 +490,23 @@ def test_a_worker_loads_no_database_driver() -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout == "[]\n[]\n"
+
+
+def test_what_is_handed_over_after_the_end_is_left_to_its_owner() -> None:
+    """SyncMatch: a slot is reserved before a commit and used after it; the worker may have ended between the two."""
+    app = App("t")
+    ran: list[str] = []
+
+    @app.step
+    def plain() -> None:
+        ran.append("plain")
+
+    @app.step
+    async def coro() -> None:
+        ran.append("coro")
+
+    with bench(app) as b:
+        b.executor.close()
+        deliveries = [b.run("plain"), b.run("coro", node_id="2")]
+    assert ran == [] == [delivery.result for delivery in deliveries if delivery.result]
+    assert (b.executor.busy, b.slots.free) == (0, b.slots.total)

@@ -133,3 +133,56 @@ def test_what_is_open_at_the_end_is_given_back() -> None:
     rig.send(b"1")
     rig.producer.close(0.0)
     assert [(failed.error, failed.permanent) for failed in rig.heard if failed] == [("Local: Purged in queue", False)]
+
+
+class SlowToEnd(Client):
+    """Gives back what it holds when the test lets it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.may = threading.Event(), threading.Event()
+
+    def produce(self, *record: Any, **more: Any) -> None:
+        if self.purged:
+            raise KafkaException(KafkaError(KafkaError._FATAL, "out of order", True))
+        super().produce(*record, **more)
+
+    def flush(self, timeout: float) -> int:
+        if self.purged:
+            self.asked.set()
+            self.may.wait()
+        return super().flush(timeout)
+
+
+def test_what_is_handed_over_while_a_client_is_replaced_is_sent_once_and_in_order(rig: Rig) -> None:
+    rig.clients.append(first := SlowToEnd())
+    rig.producer._client = first  # type: ignore[assignment]
+    rig.send(b"1")
+    [(_, late)] = first.queued
+    rig.error(KafkaError(KafkaError._FATAL, "out of order", True))
+    assert first.asked.wait(30)
+    rig.send(b"2", b"3")
+    first.may.set()
+    until(lambda: rig.client is not first and rig.waiting() == [b"1", b"2", b"3"])
+    assert rig.heard == []
+    late(KafkaError(KafkaError._PURGE_QUEUE), None)  # the former client's word, heard by another thread
+    assert rig.heard == []
+    rig.client.answer()
+    late(None, None)
+    assert rig.heard == [None, None, None]
+
+
+def test_who_hears_may_produce_and_ask(rig: Rig) -> None:
+    """No lock is held while somebody is told: receivers have locks of their own."""
+    told: list[bytes] = []
+
+    def again(_failed: Any) -> None:
+        other = threading.Thread(target=rig.send, args=(b"2",))
+        other.start()
+        other.join(30)
+        told.append(b"dead" if other.is_alive() else b"alive")
+
+    rig.client.refuses = [TypeError("no")]
+    rig.producer.produce(Outgoing("t", b"k", b"1"), again)
+    assert told == [b"alive"]
+    assert rig.waiting() == [b"2"]

@@ -152,6 +152,7 @@ def test_an_offset_is_committed_only_after_the_acknowledgement_of_its_result(sta
     until(lambda: w.committed() == 1)
 
 
+@pytest.mark.moves("ductor_worker_skipped")
 def test_what_is_done_behind_a_slow_attempt_is_not_run_again_after_a_restart(start: Start) -> None:
     log = MemoryTaskLog()
     first = start(log)
@@ -244,6 +245,19 @@ def test_what_nobody_has_heard_of_is_not_passed_when_a_partition_goes(start: Sta
     for gate in w.gates.values():
         gate.set()
     until(lambda: len(w.log.results()) == 2)
+
+
+def test_what_is_about_to_be_abandoned_is_not_passed_when_a_partition_goes(start: Start) -> None:
+    """Of an attempt that nobody will report others have to hear by its task, and not by its silence."""
+    w = start()
+    w.assign(0)
+    w.log.append("default", task_json("gated", 0))
+    until(lambda: w.ran == [0])
+    for intake in w.service._intakes:
+        intake.ending()
+    w.revoke(0)
+    assert not w.committed()
+    assert not w.log.results("attempt.heartbeat")
 
 
 def test_a_lost_partition_is_not_committed_and_what_comes_again_joins_what_runs(start: Start) -> None:
@@ -341,7 +355,9 @@ def test_a_dead_letter_that_does_not_fit_goes_without_its_value(start: Start) ->
     assert b"100 bytes" in dict(letter.headers)["ductor-error"]
 
 
-def test_a_result_that_the_broker_refuses_becomes_a_failed_attempt(start: Start) -> None:
+def test_a_result_that_the_broker_refuses_becomes_a_failed_attempt(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
     w = start()
     w.assign(0)
     w.log.refuse = [Undeliverable(Outgoing("x", b"", b""), "Broker: Message size too large", True)]
@@ -349,6 +365,8 @@ def test_a_result_that_the_broker_refuses_becomes_a_failed_attempt(start: Start)
     until(lambda: w.committed() == 1)
     (result,) = w.log.results()
     assert result["error"]["code"] == "output_too_large"
+    line = next(vars(record)["ductor"] for record in caplog.records if "refuses a result" in record.message)
+    assert (line["run_id"], line["node_id"], line["generation"]) == ("run-1", "1", 1)
 
 
 def test_a_result_that_was_not_taken_is_sent_again(start: Start) -> None:
@@ -393,6 +411,7 @@ def test_a_topic_that_began_anew_is_read_from_its_beginning(start: Start) -> Non
     assert w.ran == [0, 1, 2, 9]
 
 
+@pytest.mark.moves("ductor_worker_slots_lost")
 def test_a_worker_with_over_a_quarter_of_its_slots_lost_drains_and_ends(start: Start) -> None:
     w = start(concurrency=3)
     w.assign(0)

@@ -139,13 +139,16 @@ create table eec_workflow_signal (
     partition   integer not null,
     seq         bigint generated always as identity,   -- order of arrival
     body        bytea,                                 -- buffered: not yet applied
-    expires_at  timestamptz,
+    expires_at  timestamptz,                           -- of what came before its run: until when it waits, or waited
     primary key (ns, run_id, kind, id)
 );
 create index eec_workflow_signal_buffered on eec_workflow_signal (ns, partition, expires_at)
     where body is not null and expires_at is not null;
 -- What waits for one run, in order: a run's load never walks over the ids of all its past signals.
 create index eec_workflow_signal_waiting on eec_workflow_signal (ns, run_id, seq) where body is not null;
+-- Those whose wait is over: `purge` looks among them for runs that never came.
+create index eec_workflow_signal_waited on eec_workflow_signal (ns, expires_at)
+    where body is null and expires_at is not null;
 
 -- Attempts in flight that need a row: heard of by a heartbeat, or running by SyncMatch for longer.
 create table eec_open_attempt (
@@ -187,6 +190,7 @@ create table eec_inbox (
 );
 create unique index eec_inbox_source on eec_inbox (ns, partition, source) where source <> '';
 
+-- Values of dead letters that are too large for their records.
 create table eec_payload (
     ns          smallint not null,
     id          text not null,
@@ -194,6 +198,7 @@ create table eec_payload (
     stored_at   timestamptz not null default now(),
     primary key (ns, id)
 );
+create index eec_payload_stored on eec_payload (ns, stored_at) where stored_at > '-infinity';
 
 -- Counts are read, never counted: kept by the batch, per partition so that owners do not wait for each other.
 create table eec_counter (

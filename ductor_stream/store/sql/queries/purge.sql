@@ -2,11 +2,12 @@
 -- purpose: how many runs ended before a moment, for those who only want to know
 -- index: eec_workflow_run_started
 -- A run that ended before a moment has started before it: that is what lets these two queries use an index.
+-- One that something has come for since stays as long as if it had ended then: what came may come once more.
 select workflow, status, count(*)
   from eec_workflow_run
  where ns = %(ns)b
    and started_at > '-infinity' and started_at < %(before)b
-   and closed_at < %(before)b
+   and closed_at < %(before)b and updated_at < %(before)b
  group by workflow, status
  order by workflow, status
 ;
@@ -20,7 +21,7 @@ select run_id, record_version, floor(extract(epoch from started_at) * 1000)::big
  where ns = %(ns)b
    and started_at > '-infinity' and started_at < %(before)b
    and (started_at < %(page_at)b or (started_at = %(page_at)b and run_id > %(page_id)b))
-   and closed_at < %(before)b
+   and closed_at < %(before)b and updated_at < %(before)b
  order by started_at desc, run_id
  limit %(limit)b
    for update skip locked
@@ -81,4 +82,52 @@ counted as (
 )
 select (select count(*) from runs), (select count(*) from transitions),
        (select count(*) from attempts), (select count(*) from messages)
+;
+
+-- name: count_left_over
+-- purpose: how much is kept that belongs to no run: ids of messages whose run never came, values of dead letters
+-- index: eec_workflow_signal_waited, eec_workflow_run_pkey, eec_payload_stored
+select (select count(*)
+          from eec_workflow_signal s
+         where s.ns = %(ns)b and s.body is null and s.expires_at < %(before)b
+           and not exists (select from eec_workflow_run where ns = %(ns)b and run_id = s.run_id offset 0)),
+       (select count(*)
+          from eec_payload
+         where ns = %(ns)b and stored_at > '-infinity' and stored_at < %(letters_before)b)
+;
+
+-- name: drop_waited
+-- purpose: forget the next ids of messages that waited for their run in vain; from where the next page begins
+-- index: eec_workflow_signal_waited, eec_workflow_run_pkey
+-- No owner writes such a row again, so that nothing is held here.
+with
+chosen as materialized (
+    select s.ctid as tid, s.expires_at
+      from eec_workflow_signal s
+     where s.ns = %(ns)b and s.body is null and s.expires_at >= %(after)b and s.expires_at < %(before)b
+       and not exists (select from eec_workflow_run where ns = %(ns)b and run_id = s.run_id offset 0)
+     order by s.expires_at
+     limit %(limit)b
+),
+gone as (
+    delete from eec_workflow_signal s using chosen c where s.ctid = c.tid returning 1
+)
+select (select count(*) from gone), (select floor(extract(epoch from max(expires_at)) * 1000)::bigint from chosen)
+;
+
+-- name: drop_payloads
+-- purpose: delete the next values whose dead letters are gone
+-- index: eec_payload_stored
+with
+chosen as materialized (
+    select ctid as tid
+      from eec_payload
+     where ns = %(ns)b and stored_at > '-infinity' and stored_at < %(before)b
+     order by stored_at
+     limit %(limit)b
+),
+gone as (
+    delete from eec_payload p using chosen c where p.ctid = c.tid returning 1
+)
+select count(*) from gone
 ;

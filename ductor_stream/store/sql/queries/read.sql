@@ -64,6 +64,18 @@ select execution, node_id, generation, heard_at, beat_at, worker, details
  where ns = %(ns)b and partition = %(partition)b and run_id = %(run_id)b
 ;
 
+-- name: list_put_off_of_run
+-- purpose: messages that were put off and have a run's id somewhere in them: whose they are is told by their bodies
+-- index: eec_inbox_pkey
+select kind, body, not_before, tries
+  from eec_inbox
+ where ns = %(ns)b and partition = %(partition)b
+   and (not_before is not null or tries > 0) and kind <> 'produce'
+   and position(%(run_id)b in body) > 0
+ order by id
+ limit %(limit)b
+;
+
 -- name: list_history
 -- purpose: the transitions of a run, in order
 -- index: eec_workflow_transition_pkey

@@ -131,6 +131,17 @@ select id, source, kind, body, not_before, tries
  limit %(limit)b
 ;
 
+-- name: list_put_off
+-- purpose: messages for a partition that were put off, whenever they may be applied: newer ones wait behind them
+-- index: eec_inbox_pkey
+select id, source, kind, body, not_before, tries
+  from eec_inbox
+ where ns = %(ns)b and partition = %(partition)b and id > %(after)b
+   and (not_before is not null or tries > 0) and kind <> 'produce'
+ order by id
+ limit %(limit)b
+;
+
 -- name: list_inbox_ids
 -- purpose: after an aborted commit: which inbox rows are still there
 -- index: eec_inbox_pkey
