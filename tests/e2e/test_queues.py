@@ -55,6 +55,7 @@ def test_a_process_with_a_queue_leaves_the_others_alone(queues: Rig, role: Role)
             fleet.start("coordinator", folder=folder)
         of_a = fleet.start(role, "--queue", "a", folder=folder)
         fleet.until_ready()
+        fleet.until_shared("a")  # a worker is ready before it is a member
 
         def phases() -> dict[str, set[tuple[str, str]]]:
             return {each: {(row["step"], row["phase"]) for row in rig.attempts(each)} for each in (*IDS, *MORE)}
