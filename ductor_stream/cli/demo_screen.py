@@ -100,7 +100,8 @@ class Outcome(msgspec.Struct):
     namespace: str
     orders: int
     progress: Progress
-    redriven: int
+    attempts_redriven: int
+    records_redriven: int
     latency: Latency
     seconds: float
     checks: list[Check]
@@ -118,7 +119,8 @@ class Outcome(msgspec.Struct):
             "runs_completed": self.progress.completed,
             "steps": self.progress.steps,
             "attempts_retried": self.progress.failed_attempts,
-            "records_redriven": self.redriven,
+            "attempts_redriven": self.attempts_redriven,
+            "records_redriven": self.records_redriven,
             "late_results": self.progress.late_results,
             "latency_p50_s": self.latency.p50,
             "latency_p99_s": self.latency.p99,
@@ -135,7 +137,7 @@ def print_outcome(console: Console, outcome: Outcome) -> None:
         ("runs completed", f"{outcome.progress.completed} of {outcome.orders}"),
         ("steps", str(outcome.progress.steps)),
         ("attempts that failed and were retried", str(outcome.progress.failed_attempts)),
-        ("records redriven after the kills", str(outcome.redriven)),
+        ("attempts redriven after the kills", f"{outcome.attempts_redriven}, of {outcome.records_redriven} records"),
         ("late results, recorded and ignored", str(outcome.progress.late_results)),
         ("latency of a run, p50", _seconds(outcome.latency.p50)),
         ("latency of a run, p99", _seconds(outcome.latency.p99)),

@@ -222,7 +222,8 @@ class Story:
 
     def _judge(self) -> Outcome:
         fallen = [f"{member.name} ended by itself, see {member.log}" for member in self._fleet.fallen()]
-        redriven = self._fleet.counted("ductor_redrives_total")
+        attempts = self._fleet.counted("ductor_attempts_redriven_total")
+        records = self._fleet.counted("ductor_redrives_total")
         with psycopg.connect(self._settings.need_database(), autocommit=True) as connection:
             found = checks(connection, self.namespace, self._expected)
             found.append(Check("one coordinator and one worker were killed, no other died", fallen or self._unkilled()))
@@ -230,7 +231,8 @@ class Story:
                 namespace=self.namespace,
                 orders=len(self._expected),
                 progress=progress(connection, self.namespace),
-                redriven=redriven,
+                attempts_redriven=attempts,
+                records_redriven=records,
                 latency=latency(connection, self.namespace),
                 seconds=self._screen.seconds(),
                 checks=found,

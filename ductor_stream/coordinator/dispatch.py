@@ -85,7 +85,6 @@ class Dispatcher:
     def send_again(self, records: Sequence[Outgoing], partition: int) -> Row:
         """Redrive records that have no row of their own (R5b); the row that is returned tells when they are there."""
         row = Row(partition, 0, self._clock.monotonic())
-        self._metrics.redrives.inc(len(records))
         self._log.produce(records, lambda failed: self._answered(partition, row, failed))
         return row
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -102,7 +102,7 @@ class TakeOver:
         partition = owned.partition
         for seq, body in found.outbox:
             records = self._still_wanted(msgspec.msgpack.decode(body, type=list[Outgoing]))
-            self._metrics.redrives.inc(len(records))
+            self._count(records)
             self._dispatcher.send(partition, seq, records)
         if recreated:
             _log.warning("topics are not those that were read before", partition=partition, topics=recreated)
@@ -146,6 +146,10 @@ class TakeOver:
             mine = [(record, fence) for record, fence in tasks if fence.run_id in runs]
             closed |= {id(record) for record, fence in mine if _is_closed(runs[fence.run_id], fence)}
         return [record for record in records if id(record) not in closed]
+
+    def _count(self, records: Sequence[Outgoing]) -> None:
+        self._metrics.redrives.inc(len(records))
+        self._metrics.attempts_redriven.inc(sum(self._topics.queue_of(record.topic) is not None for record in records))
 
     def _loaded(self, run_ids: Iterable[str]) -> Iterator[dict[str, Cached]]:
         """These runs, a few at a time: all of them together may be more than there is memory for."""
@@ -207,7 +211,7 @@ class TakeOver:
             work.ended, self._ended = self._ended, []
             work.touched.update(row[0] for row in work.ended)
         for partition, record in self._again:
-            self._metrics.redrives.inc()
+            self._count([record])
             work.produce(partition, [record])
         self._again.clear()
         self._audit(work, frozenset(owned))
@@ -238,6 +242,7 @@ class TakeOver:
                 if self._lost(scan, state, node):
                     records.append(self._task(state, node, now))
         if records:
+            self._count(records)
             scan.rows.append(self._dispatcher.send_again(records, scan.partition))
         scan.read = not page
         scan.after = page[-1] if page else ""

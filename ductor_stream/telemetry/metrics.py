@@ -83,6 +83,9 @@ class Metrics:
     redrives = Single(
         Counter, "coordinator", "ductor_redrives", "Records dispatched again that a crash may have swallowed (R5)."
     )
+    attempts_redriven = Single(
+        Counter, "coordinator", "ductor_attempts_redriven", "Attempts among the redriven records: their tasks."
+    )
     lost_dispatches = Family(
         Counter,
         "coordinator",

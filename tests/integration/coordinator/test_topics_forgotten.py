@@ -130,7 +130,7 @@ def test_a_partition_of_which_nothing_was_read_yet_is_audited_too(rig: Rig) -> N
     rig.until_status("completed", "lost")
 
 
-@pytest.mark.moves("ductor_redrives")
+@pytest.mark.moves("ductor_redrives", "ductor_attempts_redriven")
 def test_a_redrive_that_is_cut_short_begins_anew(rig: Rig) -> None:
     """R5b: the new topic ids are noted for good only when everything that was open has been sent again."""
     running = rig.coordinator()

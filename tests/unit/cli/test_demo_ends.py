@@ -29,7 +29,7 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[str]], None]:
     def play(faults: list[str]) -> None:
         found = [Check("no run lost", faults), Check("no run advanced twice", [])]
         progress, latency = Progress({"completed": 10}, 71, 6, 2), Latency(0.25, 1.5)
-        outcome = Outcome("demo-1", 10, progress, 17, latency, 12.34, found)
+        outcome = Outcome("demo-1", 10, progress, 17, 23, latency, 12.34, found)
         monkeypatch.setattr(demo_story, "servers", servers)
         monkeypatch.setattr(demo_story, "Story", lambda *_: SimpleNamespace(play=lambda: outcome))
 
@@ -42,7 +42,7 @@ def test_all_checks_hold(call: Call, ended: Callable[[list[str]], None]) -> None
     assert code == 0
     rows = {name.strip(): value.strip() for name, _, value in (line[1:-1].partition("│") for line in out.splitlines())}
     assert (rows["runs completed"], rows["steps"]) == ("10 of 10", "71")
-    assert rows["records redriven after the kills"] == "17"
+    assert rows["attempts redriven after the kills"] == "17, of 23 records"
     assert (rows["latency of a run, p50"], rows["latency of a run, p99"]) == ("0.25 s", "1.50 s")
     assert rows["time of the whole demo, start of the servers included"] == "12.34 s"
     assert rows["no run lost"] == rows["no run advanced twice"] == "holds"
@@ -59,4 +59,5 @@ def test_one_check_that_fails_is_exit_status_1(
     if options:
         told = json.loads(out)
         assert told["checks"] == {"no run lost": False, "no run advanced twice": True}
-        assert (told["records_redriven"], told["latency_p50_s"], told["latency_p99_s"]) == (17, 0.25, 1.5)
+        assert (told["attempts_redriven"], told["records_redriven"]) == (17, 23)
+        assert (told["latency_p50_s"], told["latency_p99_s"]) == (0.25, 1.5)
