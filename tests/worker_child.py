@@ -61,6 +61,11 @@ def steps(folder: Path, name: str) -> App:
         attempt.raise_if_stopped()
         return "never asked"
 
+    @app.step
+    async def deadly() -> None:
+        note("deadly")
+        os._exit(7)
+
     return app
 
 

@@ -12,21 +12,23 @@ from ductor_stream.protocol.worker import Task
 from ductor_stream.telemetry.batches import observe_all
 from ductor_stream.telemetry.logs import get_logger, keys_of
 from ductor_stream.telemetry.metrics import Metrics
+from ductor_stream.worker import outcomes
 from ductor_stream.worker.clock import WorkerClock
 from ductor_stream.worker.ledger import Ledger, Place
+from ductor_stream.worker.outcomes import Outcome
 from ductor_stream.worker.outlet import Outlet
 
 _log = get_logger(__name__)
 
 
 class Way(msgspec.Struct, frozen=True):
-    """What the deliveries of one queue share. ``instead`` makes the report in place of one that the broker refuses."""
+    """What the deliveries of one queue share. ``instead`` makes the report of a task whose step does not tell."""
 
     ledger: Ledger
     outlet: Outlet
     clock: WorkerClock
     metrics: Metrics
-    instead: Callable[[Task, str], Outgoing]
+    instead: Callable[[Task, Outcome], Outgoing]
     acks: deque[float] = msgspec.field(default_factory=deque)
     """Seconds until results were acknowledged: observed by ``observe_acks``, many at once."""
 
@@ -84,7 +86,9 @@ class TopicDelivery:
         if refused is not None:
             # The run must learn that this result can never arrive.
             _log.error("the broker refuses a result", error=refused.error, **keys_of(self.task.fence))
-            self._way.outlet.send(self._way.instead(self.task, refused.error), self._gave_up)
+            self._way.outlet.send(
+                self._way.instead(self.task, outcomes.not_taken(self.task, refused.error)), self._gave_up
+            )
             return
         took = self._way.clock.monotonic() - (self._reported_at or 0.0)
         self._way.acks.append(took)

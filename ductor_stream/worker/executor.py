@@ -156,6 +156,11 @@ class Executor:
             return attempt
         return None
 
+    def knows(self, fence: Fence) -> bool:
+        """Whether the attempt runs here, or its result is remembered."""
+        with self._lock:
+            return fence in self._running or self._results.find(fence) is not None
+
     def stop(self, fence: Fence, reason: str) -> None:
         """Nobody wants this attempt any more: interrupt it, or refuse it when its task comes."""
         with self._lock:
@@ -174,10 +179,10 @@ class Executor:
             if not attempt.step.own_heartbeat:
                 self._vigil.beat(attempt)
 
-    def report_refused(self, task: Task, error: str) -> Outgoing:
-        """The report in place of a result that the broker does not take."""
+    def report(self, task: Task, outcome: Outcome) -> Outgoing:
+        """The report of a task whose step does not tell."""
         now = self._clock.now()
-        return self._reports.finished(task, now, outcomes.not_taken(task, error), now)
+        return self._reports.finished(task, now, outcome, now)
 
     # -- one attempt ------------------------------------------------------------------------
 

@@ -15,10 +15,12 @@ from ductor_stream.errors import DataError, TransientError
 from ductor_stream.ports import TaskPosition, TaskRecord, TaskSource
 from ductor_stream.protocol.outbound import DeadLetter, Encoder
 from ductor_stream.protocol.worker import WorkerCodec
-from ductor_stream.telemetry.logs import get_logger
+from ductor_stream.telemetry.logs import get_logger, keys_of
+from ductor_stream.worker import outcomes
 from ductor_stream.worker.attempt import Order
 from ductor_stream.worker.deliveries import LetterDelivery, TopicDelivery, Way
 from ductor_stream.worker.executor import Executor
+from ductor_stream.worker.losses import ALONE_FROM, Careful
 from ductor_stream.worker.slots import Slots
 
 _log = get_logger(__name__)
@@ -67,6 +69,8 @@ class Intake:
         self._ledger = config.way.ledger
         self._monotonic = config.way.clock.monotonic
         self._held: list[TaskRecord] = []
+        self._careful = Careful(self._monotonic)
+        self._unwritten: set[int] = set()  # partitions of which no commit says yet what was begun here
         self._paused: set[int] = set()
         self._commit_at = 0.0
         self._read_again_at = 0.0
@@ -125,7 +129,8 @@ class Intake:
         if not self._slots.wait_free(POLL_S) or self._draining or self._config.way.outlet.congested:
             self._rest()
         else:
-            self._pause({p for p in self._ledger.partitions if not self._ledger.has_room(p)})
+            waiting = {record.partition for record in self._held}
+            self._pause(waiting | {p for p in self._ledger.partitions if not self._ledger.has_room(p)})
             self._start(self._source.poll(POLL_S, min(self._slots.free, MOST_AT_ONCE)))
 
     def _rest(self) -> None:
@@ -147,11 +152,18 @@ class Intake:
         while not self._commit(wait=True) and self._monotonic() < until:
             self._rest()
 
+    def _write_down(self, partitions: set[int]) -> None:
+        """Commit what is about to begin, so that it counts as begun should this process not outlive it (decision 15)."""
+        self._unwritten -= partitions
+        positions = self._ledger.due(partitions)
+        if positions and not self._source.commit(positions, wait=True):
+            self._ledger.touch(positions)  # so be it: one worker more may be lost before it is given up
+
     def _commit(self, *, wait: bool) -> bool:
         """Commit what has changed; False when it is known to have failed, and is to be tried again."""
         self._commit_at = self._monotonic() + COMMIT_EVERY_S
         self._config.way.observe_acks()
-        positions = self._ledger.due()
+        positions = self._ledger.due(handed_over=self._leaving.is_set())
         if not positions or self._source.commit(positions, wait=wait):
             return True
         self._ledger.touch(positions)
@@ -168,9 +180,16 @@ class Intake:
                 behind.add(record.partition)
                 self._held.append(record)
         if begun:
+            at_stake = {delivery.place.partition for delivery in begun if self._is_at_stake(delivery)}
+            if at_stake:
+                self._write_down(at_stake)
             self._ledger.begin_all((delivery.place, delivery) for delivery in begun)
             queue, slots = self._config.queue, self._slots
             self._executor.submit_all([Order(delivery.task, queue, slots, delivery) for delivery in begun])
+
+    def _is_at_stake(self, delivery: TopicDelivery) -> bool:
+        place = delivery.place
+        return place.partition in self._unwritten or self._ledger.losses(place.partition, place.offset) > 0
 
     def _take(self, record: TaskRecord, begun: list[TopicDelivery]) -> bool:
         """Take a record, or say that it has to wait."""
@@ -192,9 +211,31 @@ class Intake:
             self._slots.release()
             self._bury(record, error)
             return True
-        place = self._ledger.take(record.partition, record.offset)
-        begun.append(TopicDelivery(task, place, self._config.way))
+        losses = self._ledger.losses(record.partition, record.offset)
+        if losses and self._executor.knows(task.fence):
+            losses = 0  # the partition was lost, and has come back to the worker that runs it
+        verdict = self._careful.verdict(losses, beside=bool(begun))
+        if verdict == "wait":
+            self._slots.release()
+            return False
+        delivery = TopicDelivery(task, self._ledger.take(record.partition, record.offset), self._config.way)
+        if verdict == "give up":
+            self._give_up(delivery, losses)
+            return True
+        if losses >= ALONE_FROM:
+            _log.warning("workers were lost under this task, it begins again", lost=losses, **keys_of(task.fence))
+            self._careful.begins_alone(lambda: delivery.runs)
+        begun.append(delivery)
         return True
+
+    def _give_up(self, delivery: TopicDelivery, losses: int) -> None:
+        """Report the attempt as failed; the partition moves on."""
+        _log.error(
+            "workers are lost under this task, its attempt is given up", lost=losses, **keys_of(delivery.task.fence)
+        )
+        self._slots.release()
+        self._ledger.begin(delivery.place, delivery)
+        delivery.finished(self._config.way.instead(delivery.task, outcomes.workers_lost(delivery.task, losses)))
 
     def _bury(self, record: TaskRecord, error: DataError) -> None:
         """To the dead letters, as it came; the partition moves on."""
@@ -222,15 +263,15 @@ class Intake:
         """Begin to count these partitions."""
         for partition, position in positions.items():
             self._ledger.open(partition, position)
+        self._unwritten |= positions.keys()
         self._paused -= positions.keys()
 
     def revoked(self, partitions: frozenset[int]) -> None:
         """Commit past what goes on running here (protocol 27), unless this worker is about to end."""
         self._let_go(partitions)
         if self._ending or self._leaving.is_set():
-            due = self._ledger.due()
-            self._ledger.touch(due.keys() - partitions)
-            positions = {p: at for p, at in due.items() if p in partitions}
+            self._ledger.touch(partitions)
+            positions = self._ledger.due(partitions, handed_over=True)
         else:
             running = self._ledger.running(partitions)
             self._executor.announce([each.task.fence for each in running if isinstance(each, TopicDelivery)])
@@ -251,4 +292,5 @@ class Intake:
 
     def _let_go(self, partitions: frozenset[int]) -> None:
         self._held = [record for record in self._held if record.partition not in partitions]
+        self._unwritten -= partitions
         self._paused -= partitions

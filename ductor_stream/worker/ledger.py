@@ -82,6 +82,11 @@ class Ledger:
                 return "done"
             return "new" if window.has_room() else "full"
 
+    def losses(self, partition: int, offset: int) -> int:
+        """How many workers were lost under this record."""
+        window = self._windows.get(partition)
+        return 0 if window is None else window.losses.get(offset, 0)
+
     def has_room(self, partition: int) -> bool:
         """Whether one more may be taken of the partition (protocol 27)."""
         with self._lock:
@@ -149,12 +154,13 @@ class Ledger:
 
     # -- commits ----------------------------------------------------------------------------
 
-    def due(self) -> dict[int, TaskPosition]:
-        """What has changed since the last call, to be committed."""
+    def due(self, partitions: Iterable[int] | None = None, *, handed_over: bool = False) -> dict[int, TaskPosition]:
+        """What has changed since the last call, to be committed; only of these partitions where some are named."""
         with self._lock:
-            changed, self._dirty = self._dirty, set()
-            windows = {partition: self._windows.get(partition) for partition in changed}
-            return {partition: _position(window) for partition, window in windows.items() if window is not None}
+            changed = self._dirty if partitions is None else self._dirty.intersection(partitions)
+            self._dirty = self._dirty - changed
+            found = {partition: self._windows.get(partition) for partition in changed}
+            return {p: _position(window, handed_over=handed_over) for p, window in found.items() if window is not None}
 
     def passing(self, partitions: frozenset[int]) -> dict[int, TaskPosition]:
         """Positions past what still runs here, for partitions that go to others while it goes on running.
@@ -167,7 +173,7 @@ class Ledger:
                 window = self._windows.get(partition)
                 if window is not None:
                     kept = [p.offset for p, each in self._under_way.items() if p.window is window and each.passes]
-                    found[partition] = _position(window.passing(kept))
+                    found[partition] = _position(window.passing(kept), handed_over=True)
             return found
 
     def touch(self, partitions: Iterable[int]) -> None:
@@ -183,5 +189,5 @@ class Ledger:
         return window
 
 
-def _position(window: Window) -> TaskPosition:
-    return TaskPosition(window.base, window.metadata())
+def _position(window: Window, *, handed_over: bool) -> TaskPosition:
+    return TaskPosition(window.base, window.metadata(handed_over=handed_over))

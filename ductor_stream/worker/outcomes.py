@@ -87,6 +87,15 @@ def overdue(task: Task, *, still_runs: bool = False) -> Outcome:
     return Outcome("failed", failure=Failure("timeout_start_to_close", "StepTimeout", message))
 
 
+def workers_lost(task: Task, losses: int) -> Outcome:
+    """Whoever ran the task was lost. The policy decides about another attempt."""
+    message = (
+        f"step {task.step}: {losses} workers were lost while they ran this attempt; look for what ends the process"
+        " (out of memory, a crash of a C library, os._exit), or give the step executor='process'"
+    )
+    return Outcome("failed", failure=Failure("worker_lost", "StepTimeout", message))
+
+
 def not_taken(task: Task, error: str) -> Outcome:
     """The broker refuses the result, too large for its topic most likely."""
     return _refused("output_too_large", "OutputTooLarge", f"result of {task.step}: the broker refuses it: {error}")

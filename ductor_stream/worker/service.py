@@ -209,7 +209,7 @@ class WorkerService:
 
     def _intake(self, queue: str, slots: Slots) -> Intake:
         config = self._config
-        way = Way(Ledger(), self.outlet, config.clock, config.metrics, self._executor.report_refused)
+        way = Way(Ledger(), self.outlet, config.clock, config.metrics, self._executor.report)
         made = IntakeConfig(
             queue=queue,
             topic=config.topics.tasks(queue),

@@ -2,14 +2,16 @@
 
 A worker takes tasks in the order of the log and finishes them in any order. Committed is the lowest
 offset that is not done; what is done above it, behind a slow attempt, rides in the commit's metadata in
-run-length form, so that nobody runs it again after a restart or a rebalance.
+run-length form, so that nobody runs it again after a restart or a rebalance. So does how many workers were lost
+under what is not done (``worker.losses``).
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 METADATA_LIMIT = 4_096
 """Bytes of metadata that a broker takes with a commit (``offset.metadata.max.bytes``)."""
@@ -17,7 +19,11 @@ METADATA_LIMIT = 4_096
 _FEW_RUNS, _SHORT_SPAN = 500, 1 << 20
 """So many runs always fit: two numbers each, below 2**20 at most four digits, 4,001 bytes in all."""
 
+_MOST_LOSSES = 1 << 16
+"""Of how many offsets losses are read at most: text that names more is damaged."""
+
 _VERSION = "1"
+_LOSSES_FOLLOW = "."
 _DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 _VALUE_OF = {digit: value for value, digit in enumerate(_DIGITS)}
 
@@ -46,7 +52,7 @@ def decode_runs(base: int, metadata: str) -> list[Run]:
     """The runs that ``encode_runs`` wrote; nothing when the text is not ours, or damaged: that is always safe."""
     if not metadata.startswith(_VERSION):
         return []
-    numbers = _decode_numbers(metadata[len(_VERSION) :])
+    numbers = _decode_numbers(metadata[len(_VERSION) :].partition(_LOSSES_FOLLOW)[0])
     if numbers is None or len(numbers) % 2 or 0 in numbers:
         return []
     runs: list[Run] = []
@@ -57,17 +63,53 @@ def decode_runs(base: int, metadata: str) -> list[Run]:
     return runs
 
 
+def encode_losses(base: int, losses: Mapping[int, int], limit: int = METADATA_LIMIT) -> str:
+    """How many workers were lost under offsets from ``base`` on, for after the runs: gap, length and number of each stretch.
+
+    What would not fit into ``limit`` is left out from the end: it counts as begun for the first time.
+    """
+    parts: list[str] = []
+    size, at = len(_LOSSES_FOLLOW), base
+    for start, end, number in _stretches(losses):
+        part = _encode_number(start - at) + _encode_number(end - start) + _encode_number(number)
+        size += len(part)
+        if size > limit:
+            break
+        parts.append(part)
+        at = end
+    return _LOSSES_FOLLOW + "".join(parts) if parts else ""
+
+
+def decode_losses(base: int, metadata: str) -> dict[int, int]:
+    """What ``encode_losses`` wrote; nothing when the text is not ours, or damaged: that is always safe."""
+    if not metadata.startswith(_VERSION):
+        return {}
+    numbers = _decode_numbers(metadata.partition(_LOSSES_FOLLOW)[2])
+    if numbers is None or len(numbers) % 3 or sum(numbers[1::3]) > _MOST_LOSSES:
+        return {}
+    losses: dict[int, int] = {}
+    at = base
+    for gap, length, number in zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True):
+        losses.update(dict.fromkeys(range(at + gap, at + gap + length), number))
+        at += gap + length
+    return losses
+
+
 class Window:
     """The offsets of one partition from the lowest that is not done to the last that was taken.
 
     Offsets that hold no record (markers, compacted records) count as done when the log jumps over them.
     """
 
-    def __init__(self, position: int, done: Iterable[Run] = ()) -> None:
+    def __init__(
+        self, position: int, done: Iterable[Run] = (), losses: Mapping[int, int] = MappingProxyType({})
+    ) -> None:
         self.base = position
         """The offset to commit: everything below it is done."""
         self.position = position
         """One beyond the last offset that was read."""
+        self.losses = losses
+        """How many workers were lost under an offset; those with none are left out."""
         self._outstanding: set[int] = set()
         self._starts: list[int] = []
         self._ends: list[int] = []
@@ -77,7 +119,7 @@ class Window:
     @classmethod
     def opened(cls, position: int, metadata: str) -> Window:
         """The window of a partition as the last commit left it."""
-        return cls(position, decode_runs(position, metadata))
+        return cls(position, decode_runs(position, metadata), decode_losses(position, metadata))
 
     @property
     def outstanding(self) -> int:
@@ -116,9 +158,16 @@ class Window:
             self._outstanding.remove(offset)
             self._add(offset, offset + 1)
 
-    def metadata(self) -> str:
-        """What is done above ``base``, for the commit."""
-        return encode_runs(self.base, self.runs)
+    def metadata(self, *, handed_over: bool = False) -> str:
+        """What is done above ``base``, and what the next owner counts as losses, for the commit.
+
+        What is taken counts one more, as if this worker were lost, unless the partition is ``handed_over``.
+        """
+        done = encode_runs(self.base, self.runs)
+        next_losses = {o: number for o, number in self.losses.items() if o >= self.position and not self.is_done(o)}
+        next_losses |= {o: self.losses.get(o, 0) + (not handed_over) for o in self._outstanding}
+        told = encode_losses(self.base, next_losses, METADATA_LIMIT - len(done or _VERSION))
+        return (done or _VERSION) + told if told else done
 
     def has_room(self) -> bool:
         """Whether one more can be taken so that, whatever finishes first, the metadata still holds it all."""
@@ -135,7 +184,7 @@ class Window:
 
     def passing(self, kept: Iterable[int]) -> Window:
         """A copy in which ``kept`` are done too: for the commit past attempts that go on running here."""
-        copy = Window(self.base, self.runs)
+        copy = Window(self.base, self.runs, self.losses)
         copy.position = self.position
         copy._outstanding = set(self._outstanding)
         for offset in kept:
@@ -153,6 +202,18 @@ class Window:
         if self._starts[0] <= self.base:
             self.base = max(self.base, self._ends.pop(0))
             self._starts.pop(0)
+
+
+def _stretches(losses: Mapping[int, int]) -> list[tuple[int, int, int]]:
+    """Offsets in a row with the same number, which is not 0: from, up to and not with, number."""
+    found: list[tuple[int, int, int]] = []
+    for offset in sorted(offset for offset, number in losses.items() if number):
+        number = losses[offset]
+        if found and found[-1][1:] == (offset, number):
+            found[-1] = (found[-1][0], offset + 1, number)
+        else:
+            found.append((offset, offset + 1, number))
+    return found
 
 
 def _longest(numbers: int, span: int) -> int:

@@ -19,7 +19,7 @@ from ductor_stream.protocol.inbound import InboundDecoder
 from ductor_stream.protocol.lifecycle import decode_lifecycle
 from ductor_stream.protocol.vocabulary import REASONS
 from ductor_stream.protocol.worker import WorkerCodec
-from ductor_stream.worker.window import Window, decode_runs
+from ductor_stream.worker.window import Window, decode_losses, decode_runs
 
 _decoder = InboundDecoder(TOPICS, FixedRegistry())
 _codec = WorkerCodec(registry=FixedRegistry())
@@ -87,6 +87,7 @@ def positions(data: bytes) -> None:
     text = data.decode("utf-8", "replace")
     for start, end in decode_runs(7, text):
         assert 7 <= start < end
+    assert all(offset >= 7 for offset in decode_losses(7, text))
     Window.opened(7, text).metadata()
 
 

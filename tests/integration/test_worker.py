@@ -109,6 +109,25 @@ def test_a_worker_that_has_lost_over_a_quarter_of_its_slots_drains_and_exits(rig
     until(lambda: rig.outputs()[1:] == [2])
 
 
+def test_a_step_that_ends_its_workers_is_given_up_and_its_partition_moves_on(rig: Rig) -> None:
+    """Decision 15: each worker that takes its place is gone at once, until one of them knows better."""
+    for n, step in enumerate(["quick", "deadly", "quick"]):
+        rig.task(step, *([n] if step == "quick" else []))
+    deaths = 0
+    while True:
+        worker = rig.worker(f"w{deaths}", instance="w", ready=False)
+        until(lambda: worker.poll() is not None or len(rig.reports()) >= 3, within_ms=60_000)  # noqa: B023
+        if worker.poll() is None:
+            break
+        deaths += 1
+        assert (worker.returncode, deaths <= 5) == (7, True), rig.log_of(f"w{deaths - 1}")
+    assert deaths == sum(line.endswith(" deadly") for line in rig.ran()) == 4
+    until(lambda: rig.committed() == (3, []))
+    done = {report["outcome"]: report for report in rig.reports()}
+    assert done["failed"]["error"]["code"] == "worker_lost"
+    assert {report.get("output") for report in rig.reports()} == {0, 2, None}
+
+
 def test_a_stop_on_attempt_control_reaches_the_attempt(rig: Rig) -> None:
     rig.worker("a")
     rig.task("stoppable", node_id="7")

@@ -133,6 +133,10 @@ class SimulatedExecutor:
             if fence in self.running:
                 self._beat(fence)
 
+    def knows(self, fence: Fence) -> bool:
+        """Whether the attempt runs here, or its result is remembered."""
+        return fence in self.running or fence in self._results
+
     def stop(self, fence: Fence, reason: str) -> None:
         """Nobody wants this attempt any more."""
         self._stops[fence] = reason
@@ -141,10 +145,10 @@ class SimulatedExecutor:
             attempt.outcome = outcomes.cancelled(reason)
             self._plan(1_000, True, fence)
 
-    def report_refused(self, task: Task, error: str) -> Outgoing:
-        """The report in place of a result that the broker does not take."""
+    def report(self, task: Task, outcome: Outcome) -> Outgoing:
+        """The report of a task whose step does not tell."""
         now = self._clock.now()
-        return self._reports.finished(task, now, outcomes.not_taken(task, error), now)
+        return self._reports.finished(task, now, outcome, now)
 
     def _plan(self, us: int, last: bool, fence: Fence) -> None:
         self._number += 1
@@ -202,7 +206,7 @@ class WorkerProcess:
         self.intakes: list[Intake] = []
         self._places = 0
         for queue in groups:
-            way = Way(_Ledger(self), self.outlet, clock, metrics, self.executor.report_refused)
+            way = Way(_Ledger(self), self.outlet, clock, metrics, self.executor.report)
             topic = broker.names.tasks(queue)
             slots = _Slots(rng.choice([1, 3, 20]))
             config = IntakeConfig(queue, topic, slots, way, codec, Encoder(broker.names))

@@ -7,7 +7,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ductor_stream.worker.window import METADATA_LIMIT, Window, decode_runs, encode_runs
+from ductor_stream.worker.window import METADATA_LIMIT, Window, decode_losses, decode_runs, encode_losses, encode_runs
 
 _STEPS = st.lists(st.one_of(st.integers(0, 3).map(lambda hole: ("take", hole)), st.integers(0, 60).map(lambda n: ("finish", n))), max_size=200)  # fmt: skip
 
@@ -86,11 +86,49 @@ def test_runs_are_read_back_as_they_were_written(pairs: list[tuple[int, int]], b
     assert decode_runs(base, encode_runs(base, runs)) == runs
 
 
+@given(st.dictionaries(st.integers(0, 300), st.integers(1, 4), max_size=60), st.integers(0, 2**50))
+def test_losses_are_read_back_as_they_were_written(losses: dict[int, int], base: int) -> None:
+    losses = {base + offset: number for offset, number in losses.items()}
+    for done in ("1", encode_runs(base, [(base + 1, base + 7)])):
+        told = done + encode_losses(base, losses)
+        assert decode_losses(base, told) == losses
+        assert decode_runs(base, told) == decode_runs(base, done)
+
+
+def test_losses_that_do_not_fit_are_left_out_from_the_end() -> None:
+    losses = {3 * n: 1 + n % 3 for n in range(5_000)}
+    told = encode_losses(0, losses, 1_000)
+    assert 990 < len(told) <= 1_000
+    read = decode_losses(0, "1" + told)
+    assert read == {offset: losses[offset] for offset in sorted(losses)[: len(read)]}
+    assert encode_losses(0, losses, 3) == ""
+
+
+def test_a_damaged_length_of_losses_costs_no_memory() -> None:
+    assert decode_losses(0, "1" + encode_losses(0, dict.fromkeys(range(1 << 16), 1))) != {}
+    assert decode_losses(0, "1" + encode_losses(0, dict.fromkeys(range((1 << 16) + 1), 1))) == {}
+
+
+@given(st.integers(0, 2**40), _STEPS, st.integers(0, 60))
+def test_what_is_taken_is_a_loss_unless_it_is_handed_over(start: int, steps: list[tuple[str, int]], more: int) -> None:
+    model = _Model(start)
+    model.run(steps)
+    again = Window.opened(model.window.base, model.window.metadata())
+    assert again.losses == dict.fromkeys(model.undone, 1)
+    log = sorted(set(model.undone) | {offset for offset in model.done if offset >= model.window.base})
+    some = [offset for offset in log[:more] if again.take(offset)]
+    third = Window.opened(again.base, again.metadata())
+    assert third.losses == {offset: 1 + (offset in some) for offset in model.undone}
+    handed = Window.opened(again.base, again.metadata(handed_over=True))
+    assert handed.losses == dict.fromkeys(model.undone, 1)
+
+
 @given(st.text(max_size=50), st.integers(0, 2**50))
 def test_foreign_metadata_never_skips_a_task_below_the_base_or_fails(text: str, base: int) -> None:
     for candidate in (text, "1" + text):
         runs = decode_runs(base, candidate)
         assert all(base < start < end for start, end in runs)
+        assert all(offset >= base for offset in decode_losses(base, candidate))
 
 
 @settings(max_examples=15, deadline=None)
@@ -130,7 +168,7 @@ def test_one_slow_attempt_holds_back_nothing() -> None:
         assert window.take(offset)
         window.finish(offset)
     assert window.has_room()
-    assert (window.base, window.metadata()) == (0, encode_runs(0, [(1, 100_000)]))
+    assert (window.base, window.metadata(handed_over=True)) == (0, encode_runs(0, [(1, 100_000)]))
     window.finish(0)
     assert (window.base, window.metadata()) == (100_000, "")
 
