@@ -85,7 +85,7 @@ class Ledger:
     def losses(self, partition: int, offset: int) -> int:
         """How many workers were lost under this record."""
         window = self._windows.get(partition)
-        return 0 if window is None else window.losses.get(offset, 0)
+        return 0 if window is None else window.losses_under(offset)
 
     def has_room(self, partition: int) -> bool:
         """Whether one more may be taken of the partition (protocol 27)."""

@@ -10,17 +10,14 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping
-from types import MappingProxyType
+from collections.abc import Iterable, Sequence
+from operator import itemgetter
 
 METADATA_LIMIT = 4_096
 """Bytes of metadata that a broker takes with a commit (``offset.metadata.max.bytes``)."""
 
 _FEW_RUNS, _SHORT_SPAN = 500, 1 << 20
 """So many runs always fit: two numbers each, below 2**20 at most four digits, 4,001 bytes in all."""
-
-_MOST_LOSSES = 1 << 16
-"""Of how many offsets losses are read at most: text that names more is damaged."""
 
 _VERSION = "1"
 _LOSSES_FOLLOW = "."
@@ -29,6 +26,9 @@ _VALUE_OF = {digit: value for value, digit in enumerate(_DIGITS)}
 
 Run = tuple[int, int]
 """Offsets that are done: from the first one up to, and not with, the second one."""
+
+Losses = tuple[int, int, int]
+"""How many workers were lost under what is not done of these offsets: from, up to and not with, number."""
 
 
 def encode_runs(base: int, runs: Iterable[Run], limit: int = METADATA_LIMIT) -> str:
@@ -63,14 +63,14 @@ def decode_runs(base: int, metadata: str) -> list[Run]:
     return runs
 
 
-def encode_losses(base: int, losses: Mapping[int, int], limit: int = METADATA_LIMIT) -> str:
-    """How many workers were lost under offsets from ``base`` on, for after the runs: gap, length and number of each stretch.
+def encode_losses(base: int, losses: Iterable[Losses], limit: int = METADATA_LIMIT) -> str:
+    """Losses from ``base`` on as ASCII, to stand behind the runs: gap, length and number of each stretch.
 
     What would not fit into ``limit`` is left out from the end: it counts as begun for the first time.
     """
     parts: list[str] = []
     size, at = len(_LOSSES_FOLLOW), base
-    for start, end, number in _stretches(losses):
+    for start, end, number in losses:
         part = _encode_number(start - at) + _encode_number(end - start) + _encode_number(number)
         size += len(part)
         if size > limit:
@@ -80,17 +80,17 @@ def encode_losses(base: int, losses: Mapping[int, int], limit: int = METADATA_LI
     return _LOSSES_FOLLOW + "".join(parts) if parts else ""
 
 
-def decode_losses(base: int, metadata: str) -> dict[int, int]:
+def decode_losses(base: int, metadata: str) -> list[Losses]:
     """What ``encode_losses`` wrote; nothing when the text is not ours, or damaged: that is always safe."""
     if not metadata.startswith(_VERSION):
-        return {}
+        return []
     numbers = _decode_numbers(metadata.partition(_LOSSES_FOLLOW)[2])
-    if numbers is None or len(numbers) % 3 or sum(numbers[1::3]) > _MOST_LOSSES:
-        return {}
-    losses: dict[int, int] = {}
+    if numbers is None or len(numbers) % 3:
+        return []
+    losses: list[Losses] = []
     at = base
     for gap, length, number in zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True):
-        losses.update(dict.fromkeys(range(at + gap, at + gap + length), number))
+        losses.append((at + gap, at + gap + length, number))
         at += gap + length
     return losses
 
@@ -101,15 +101,13 @@ class Window:
     Offsets that hold no record (markers, compacted records) count as done when the log jumps over them.
     """
 
-    def __init__(
-        self, position: int, done: Iterable[Run] = (), losses: Mapping[int, int] = MappingProxyType({})
-    ) -> None:
+    def __init__(self, position: int, done: Iterable[Run] = (), losses: Sequence[Losses] = ()) -> None:
         self.base = position
         """The offset to commit: everything below it is done."""
         self.position = position
         """One beyond the last offset that was read."""
         self.losses = losses
-        """How many workers were lost under an offset; those with none are left out."""
+        """As the partition was taken over."""
         self._outstanding: set[int] = set()
         self._starts: list[int] = []
         self._ends: list[int] = []
@@ -164,10 +162,34 @@ class Window:
         What is taken counts one more, as if this worker were lost, unless the partition is ``handed_over``.
         """
         done = encode_runs(self.base, self.runs)
-        next_losses = {o: number for o, number in self.losses.items() if o >= self.position and not self.is_done(o)}
-        next_losses |= {o: self.losses.get(o, 0) + (not handed_over) for o in self._outstanding}
-        told = encode_losses(self.base, next_losses, METADATA_LIMIT - len(done or _VERSION))
+        told = encode_losses(self.base, self._next_losses(int(not handed_over)), METADATA_LIMIT - len(done or _VERSION))
         return (done or _VERSION) + told if told else done
+
+    def losses_under(self, offset: int) -> int:
+        """How many workers were lost under an offset that is not done."""
+        place = bisect_right(self.losses, offset, key=itemgetter(0)) - 1
+        return self.losses[place][2] if place >= 0 and offset < self.losses[place][1] else 0
+
+    def _next_losses(self, more: int) -> list[Losses]:
+        """Of all from ``base`` on, with ``more`` for what is taken. Done offsets are among them, where nobody looks."""
+        found: list[Losses] = []
+
+        def tell(start: int, end: int, number: int) -> None:
+            if start >= end or not number:
+                return
+            if found and found[-1][1:] == (start, number):
+                start = found.pop()[0]
+            found.append((start, end, number))
+
+        at, taken = self.base, self.position
+        for start, end, number in self.losses:
+            tell(at, min(start, taken), more)
+            at = max(at, start)
+            tell(at, min(end, taken), number + more)
+            tell(max(at, taken), end, number)
+            at = max(at, end)
+        tell(at, taken, more)
+        return found
 
     def has_room(self) -> bool:
         """Whether one more can be taken so that, whatever finishes first, the metadata still holds it all."""
@@ -202,18 +224,6 @@ class Window:
         if self._starts[0] <= self.base:
             self.base = max(self.base, self._ends.pop(0))
             self._starts.pop(0)
-
-
-def _stretches(losses: Mapping[int, int]) -> list[tuple[int, int, int]]:
-    """Offsets in a row with the same number, which is not 0: from, up to and not with, number."""
-    found: list[tuple[int, int, int]] = []
-    for offset in sorted(offset for offset, number in losses.items() if number):
-        number = losses[offset]
-        if found and found[-1][1:] == (offset, number):
-            found[-1] = (found[-1][0], offset + 1, number)
-        else:
-            found.append((offset, offset + 1, number))
-    return found
 
 
 def _longest(numbers: int, span: int) -> int:

@@ -87,7 +87,8 @@ def positions(data: bytes) -> None:
     text = data.decode("utf-8", "replace")
     for start, end in decode_runs(7, text):
         assert 7 <= start < end
-    assert all(offset >= 7 for offset in decode_losses(7, text))
+    for start, end, _ in decode_losses(7, text):
+        assert 7 <= start <= end
     Window.opened(7, text).metadata()
 
 

@@ -86,9 +86,21 @@ def test_runs_are_read_back_as_they_were_written(pairs: list[tuple[int, int]], b
     assert decode_runs(base, encode_runs(base, runs)) == runs
 
 
-@given(st.dictionaries(st.integers(0, 300), st.integers(1, 4), max_size=60), st.integers(0, 2**50))
-def test_losses_are_read_back_as_they_were_written(losses: dict[int, int], base: int) -> None:
-    losses = {base + offset: number for offset, number in losses.items()}
+def _losses(base: int, numbers: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """Stretches one after the other, from a gap, a length and a number each."""
+    found, at = [], base
+    for gap, length, number in numbers:
+        found.append((at + gap, at + gap + length, number))
+        at += gap + length
+    return found
+
+
+_NUMBERS = st.lists(st.tuples(st.integers(0, 9), st.integers(1, 9), st.integers(1, 4)), max_size=20)
+
+
+@given(_NUMBERS, st.integers(0, 2**50))
+def test_losses_are_read_back_as_they_were_written(numbers: list[tuple[int, int, int]], base: int) -> None:
+    losses = _losses(base, numbers)
     for done in ("1", encode_runs(base, [(base + 1, base + 7)])):
         told = done + encode_losses(base, losses)
         assert decode_losses(base, told) == losses
@@ -96,31 +108,31 @@ def test_losses_are_read_back_as_they_were_written(losses: dict[int, int], base:
 
 
 def test_losses_that_do_not_fit_are_left_out_from_the_end() -> None:
-    losses = {3 * n: 1 + n % 3 for n in range(5_000)}
+    losses = _losses(0, [(2, 1, 1 + n % 3) for n in range(5_000)])
     told = encode_losses(0, losses, 1_000)
     assert 990 < len(told) <= 1_000
     read = decode_losses(0, "1" + told)
-    assert read == {offset: losses[offset] for offset in sorted(losses)[: len(read)]}
+    assert read == losses[: len(read)]
     assert encode_losses(0, losses, 3) == ""
 
 
-def test_a_damaged_length_of_losses_costs_no_memory() -> None:
-    assert decode_losses(0, "1" + encode_losses(0, dict.fromkeys(range(1 << 16), 1))) != {}
-    assert decode_losses(0, "1" + encode_losses(0, dict.fromkeys(range((1 << 16) + 1), 1))) == {}
-
-
-@given(st.integers(0, 2**40), _STEPS, st.integers(0, 60))
-def test_what_is_taken_is_a_loss_unless_it_is_handed_over(start: int, steps: list[tuple[str, int]], more: int) -> None:
+@given(st.integers(0, 2**40), _STEPS, _NUMBERS, st.integers(0, 60))
+def test_what_is_taken_is_a_loss_unless_it_is_handed_over(start: int, steps: list[tuple[str, int]], numbers: list[tuple[int, int, int]], more: int) -> None:  # fmt: skip
+    before = Window(start, (), _losses(start, numbers))
     model = _Model(start)
+    model.window = Window(start, (), before.losses)
     model.run(steps)
     again = Window.opened(model.window.base, model.window.metadata())
-    assert again.losses == dict.fromkeys(model.undone, 1)
-    log = sorted(set(model.undone) | {offset for offset in model.done if offset >= model.window.base})
-    some = [offset for offset in log[:more] if again.take(offset)]
+    ahead = range(model.next, model.next + 60)
+    want = {o: before.losses_under(o) + 1 for o in model.undone} | {o: before.losses_under(o) for o in ahead}
+    assert {o: again.losses_under(o) for o in want} == want
+    handed = Window.opened(model.window.base, model.window.metadata(handed_over=True))
+    assert {o: handed.losses_under(o) for o in want} == {o: before.losses_under(o) for o in want}
+
+    log = sorted({*model.undone, *ahead} | {offset for offset in model.done if offset >= model.window.base})
+    taken = {offset for offset in log[:more] if again.take(offset)}
     third = Window.opened(again.base, again.metadata())
-    assert third.losses == {offset: 1 + (offset in some) for offset in model.undone}
-    handed = Window.opened(again.base, again.metadata(handed_over=True))
-    assert handed.losses == dict.fromkeys(model.undone, 1)
+    assert {o: third.losses_under(o) for o in want} == {o: number + (o in taken) for o, number in want.items()}
 
 
 @given(st.text(max_size=50), st.integers(0, 2**50))
@@ -128,7 +140,7 @@ def test_foreign_metadata_never_skips_a_task_below_the_base_or_fails(text: str, 
     for candidate in (text, "1" + text):
         runs = decode_runs(base, candidate)
         assert all(base < start < end for start, end in runs)
-        assert all(offset >= base for offset in decode_losses(base, candidate))
+        assert all(base <= start <= end for start, end, _ in decode_losses(base, candidate))
 
 
 @settings(max_examples=15, deadline=None)
