@@ -20,7 +20,7 @@ from ductor_stream.worker import outcomes
 from ductor_stream.worker.attempt import Order
 from ductor_stream.worker.deliveries import LetterDelivery, TopicDelivery, Way
 from ductor_stream.worker.executor import Executor
-from ductor_stream.worker.losses import ALONE_FROM, Careful
+from ductor_stream.worker.losses import Careful
 from ductor_stream.worker.slots import Slots
 
 _log = get_logger(__name__)
@@ -48,7 +48,7 @@ ASK_AGAIN_S = 1.0
 
 
 class IntakeConfig(msgspec.Struct, frozen=True):
-    """What an intake works with. ``letters`` writes dead letters; the codec is this intake's own."""
+    """What an intake works with. ``letters`` writes dead letters; the codec is this intake's own, ``careful`` the process's."""
 
     queue: str
     topic: str
@@ -56,6 +56,7 @@ class IntakeConfig(msgspec.Struct, frozen=True):
     way: Way
     codec: WorkerCodec
     letters: Encoder
+    careful: Careful
 
 
 class Intake:
@@ -69,7 +70,6 @@ class Intake:
         self._ledger = config.way.ledger
         self._monotonic = config.way.clock.monotonic
         self._held: list[TaskRecord] = []
-        self._careful = Careful(self._monotonic)
         self._unwritten: set[int] = set()  # partitions of which no commit says yet what was begun here
         self._paused: set[int] = set()
         self._commit_at = 0.0
@@ -214,7 +214,7 @@ class Intake:
         losses = self._ledger.losses(record.partition, record.offset)
         if losses and self._executor.knows(task.fence):
             losses = 0  # the partition was lost, and has come back to the worker that runs it
-        verdict = self._careful.verdict(losses, beside=bool(begun))
+        verdict = self._config.careful.verdict(losses, beside=bool(begun))
         if verdict == "wait":
             self._slots.release()
             return False
@@ -222,9 +222,9 @@ class Intake:
         if verdict == "give up":
             self._give_up(delivery, losses)
             return True
-        if losses >= ALONE_FROM:
+        if verdict == "alone":
             _log.warning("workers were lost under this task, it begins again", lost=losses, **keys_of(task.fence))
-            self._careful.begins_alone(lambda: delivery.runs)
+            self._config.careful.begins_alone(lambda: delivery.runs)
         begun.append(delivery)
         return True
 

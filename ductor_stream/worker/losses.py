@@ -7,6 +7,7 @@ loss for that. Beginning one at a time spares those that end soon; what runs on 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Literal
 
@@ -14,25 +15,39 @@ ALONE_FROM, GIVEN_UP_AT = 2, 4
 """Losses of workers under a task."""
 
 ALONE_S = 1.0
-"""For how long after such a task has begun nothing else of its queue begins here, unless it ends before."""
+"""For how long after such a task has begun nothing else begins in its process, unless it ends before."""
 
 
 class Careful:
-    """Decides about the tasks of one queue. One thread uses it."""
+    """Decides about the tasks of one process. Used by the thread of each queue."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
+        self._lock = threading.Lock()
         self._runs: Callable[[], bool] = lambda: False
         self._alone_until = 0.0
 
-    def verdict(self, losses: int, *, beside: bool) -> Literal["begin", "wait", "give up"]:
-        """What becomes of a task under which so many workers were lost; ``beside``: others begin in the same moment."""
+    def verdict(self, losses: int, *, beside: bool) -> Literal["begin", "alone", "wait", "give up"]:
+        """What becomes of a task under which so many workers were lost; ``beside``: others begin in the same moment.
+
+        After "alone" nothing else may begin; ``begins_alone`` is to follow.
+        """
         if losses >= GIVEN_UP_AT:
             return "give up"
-        if self._runs() and self._monotonic() < self._alone_until:
-            return "wait"
-        return "wait" if losses >= ALONE_FROM and beside else "begin"
+        if losses < ALONE_FROM and not self._alone_until:
+            return "begin"
+        with self._lock:
+            now = self._monotonic()
+            if now < self._alone_until and self._runs():
+                return "wait"
+            self._alone_until = 0.0
+            if losses < ALONE_FROM:
+                return "begin"
+            if beside:
+                return "wait"
+            self._runs, self._alone_until = lambda: True, now + ALONE_S
+            return "alone"
 
     def begins_alone(self, runs: Callable[[], bool]) -> None:
         """Such a task begins; ``runs`` says whether it still does."""
-        self._runs, self._alone_until = runs, self._monotonic() + ALONE_S
+        self._runs = runs

@@ -25,6 +25,7 @@ from ductor_stream.worker.deliveries import Way
 from ductor_stream.worker.executor import Executor
 from ductor_stream.worker.intake import Intake, IntakeConfig
 from ductor_stream.worker.ledger import Ledger
+from ductor_stream.worker.losses import Careful
 from ductor_stream.worker.outlet import Outlet
 from ductor_stream.worker.slots import Slots
 
@@ -82,6 +83,7 @@ class WorkerService:
         self._state = "starting"
         self._not_opened = ""
         self._failed: list[BaseException] = []
+        self._careful = Careful(config.clock.monotonic)
         self._intakes = [self._intake(queue, slots) for queue, slots in self.slots.items()]
         self._threads: list[threading.Thread] = []
 
@@ -217,6 +219,7 @@ class WorkerService:
             way=way,
             codec=config.codec(),
             letters=Encoder(config.topics),
+            careful=self._careful,
         )
         return Intake(made, self._task_log.source(queue), self._executor)
 

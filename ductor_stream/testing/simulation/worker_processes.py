@@ -26,6 +26,7 @@ from ductor_stream.worker.attempt import Delivery, Order
 from ductor_stream.worker.deliveries import Way
 from ductor_stream.worker.intake import Intake, IntakeConfig
 from ductor_stream.worker.ledger import Ledger
+from ductor_stream.worker.losses import Careful
 from ductor_stream.worker.outcomes import Outcome
 from ductor_stream.worker.outlet import Outlet
 from ductor_stream.worker.reports import Reports
@@ -205,11 +206,12 @@ class WorkerProcess:
         self.sources: list[MemoryTaskSource] = []
         self.intakes: list[Intake] = []
         self._places = 0
+        careful = Careful(clock.monotonic)
         for queue in groups:
             way = Way(_Ledger(self), self.outlet, clock, metrics, self.executor.report)
             topic = broker.names.tasks(queue)
             slots = _Slots(rng.choice([1, 3, 20]))
-            config = IntakeConfig(queue, topic, slots, way, codec, Encoder(broker.names))
+            config = IntakeConfig(queue, topic, slots, way, codec, Encoder(broker.names), careful)
             source = self.log.source(queue)
             intake = Intake(config, source, self.executor)  # type: ignore[arg-type]  # what it uses of an Executor
             source.subscribe(intake)

@@ -20,7 +20,7 @@ from ductor_stream.worker.attempt import Order
 from ductor_stream.worker.deliveries import Way
 from ductor_stream.worker.intake import Intake, IntakeConfig
 from ductor_stream.worker.ledger import Ledger
-from ductor_stream.worker.losses import ALONE_S, GIVEN_UP_AT
+from ductor_stream.worker.losses import ALONE_S, GIVEN_UP_AT, Careful
 from ductor_stream.worker.outcomes import Outcome
 from ductor_stream.worker.outlet import Outlet
 from ductor_stream.worker.reports import Reports
@@ -91,7 +91,9 @@ class Process:
         self.slots = Slots(slots)
         self.slots.wait_free = lambda timeout: self.slots.free > 0  # type: ignore[method-assign]
         way = Way(Ledger(), Outlet(kafka), clock, Metrics(), self.report)  # type: ignore[arg-type]
-        config = IntakeConfig("q", TOPICS.tasks("q"), self.slots, way, WorkerCodec(), Encoder(TOPICS))
+        config = IntakeConfig(
+            "q", TOPICS.tasks("q"), self.slots, way, WorkerCodec(), Encoder(TOPICS), Careful(clock.monotonic)
+        )
         self.paused: set[int] = set()
         self.intake = Intake(config, self, self)  # type: ignore[arg-type]
         self.at = {partition: kafka.committed.get(partition, TaskPosition(0)) for partition in kafka.tasks}
@@ -264,3 +266,20 @@ def test_who_still_runs_a_task_when_its_partition_comes_back_does_not_give_it_up
         GIVEN_UP_AT + 3,
     )  # the executor joins them to the attempt that runs
     assert [each.task.fence for each in process.slow] == [process.slow[0].task.fence] * (GIVEN_UP_AT + 3)
+
+
+def test_what_begins_alone_is_alone_among_all_queues_of_its_process() -> None:
+    clock = Clock()
+    careful = Careful(clock.monotonic)
+    runs = True
+    assert [careful.verdict(losses, beside=True) for losses in (0, 1, 2, 4)] == ["begin", "begin", "wait", "give up"]
+    assert careful.verdict(2, beside=False) == "alone"
+    assert careful.verdict(2, beside=False) == "wait", "another queue's thread, before the first has begun"
+    careful.begins_alone(lambda: runs)
+    assert [careful.verdict(losses, beside=False) for losses in (0, 2, 4)] == ["wait", "wait", "give up"]
+    runs = False
+    assert careful.verdict(0, beside=False) == "begin"
+    assert careful.verdict(3, beside=False) == "alone"
+    careful.begins_alone(lambda: True)
+    clock.s += ALONE_S
+    assert careful.verdict(0, beside=False) == "begin"
