@@ -23,7 +23,7 @@ _CHUNK = 65_536
 _TOGETHER_S = 0.01
 """For so long connections wait for others that want to be known too."""
 _LAST_ROUNDS_S = 0.05
-"""For so long, after all has ended, what was closed is let go of its sockets."""
+"""For so long who was accepted becomes a link, and what was closed is let go of its sockets."""
 _LOOK_S = 0.02
 """How often bytes that are held back look whether they may go on."""
 
@@ -123,12 +123,16 @@ class Network:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
+        # Whom a server has accepted when it is closed, it forgets, with the socket open: first nobody more is accepted.
+        for server in self._servers:
+            for listener in server.sockets:
+                self._loop.remove_reader(listener.fileno())
+        self._loop.run_until_complete(asyncio.sleep(_LAST_ROUNDS_S))
         for server in self._servers:
             server.close()
         for writer in [writer for link in self._links for writer in link.writers]:
             # Closed in good order, it would stay open for what its peer may never read.
             writer.transport.abort()
-        # What was being accepted becomes a task of its own in the next round.
         while tasks := asyncio.all_tasks(self._loop):
             for task in tasks:
                 task.cancel()

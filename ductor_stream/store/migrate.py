@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from importlib.resources import files
 from typing import Any, Literal
@@ -26,6 +26,7 @@ Phase = Literal["all", "pre", "post"]
 _NAME = re.compile(r"(?P<version>\d{4})_(?P<phase>pre|post)_(?P<name>[a-z0-9_]+)")
 _OLDEST_SERVER = 140_000  # SQL of 14
 _LOCK = 0x6475_6374_6F72  # "ductor": one migrator at a time in a database
+_TRIES = 5  # of a migration that Postgres ends as one of a deadlock: owners go on committing meanwhile
 _LOCK_TIMEOUT = "30s"  # a migration that waits for a table makes all others wait behind it
 
 
@@ -66,7 +67,7 @@ def migrate(dsn: str, phase: Phase = "all", dry_run: bool = False) -> list[str]:
 
     Safe to call from several processes at once, and again after a crash: each migration lands as a whole.
     Raises SchemaMismatch (the database is ahead of this release, or another phase is due first), StoreUnavailable (also
-    where another session keeps a table locked for too long).
+    where another session keeps a table locked for too long, or wins each deadlock).
     """
     with _session(dsn) as connection:
         connection.execute("select pg_advisory_lock(%s)", (_LOCK,))
@@ -140,6 +141,14 @@ def _applied(connection: Connection[Any]) -> dict[tuple[int, str], str]:
 
 
 def _apply(connection: Connection[Any], migration: Migration) -> None:
+    """Again where it and an owner's commit have waited for each other's rows, and Postgres has ended it."""
+    for _ in range(_TRIES - 1):
+        with suppress(psycopg.errors.DeadlockDetected):
+            return _apply_once(connection, migration)
+    return _apply_once(connection, migration)
+
+
+def _apply_once(connection: Connection[Any], migration: Migration) -> None:
     with connection.transaction():
         connection.execute(migration.sql)
         connection.execute(
@@ -162,6 +171,11 @@ def _session(dsn: str) -> Iterator[Connection[Any]]:
         raise StoreUnavailable(
             f"another session keeps locked what the migration needs, for over {_LOCK_TIMEOUT} (a table; or another `migrate` "
             f"is at work); nothing more was applied: {line(error)}"
+        ) from error
+    except psycopg.errors.DeadlockDetected as error:
+        raise StoreUnavailable(
+            f"{_TRIES} times the migration and another session waited for each other's rows, and Postgres ended it; nothing "
+            f"more was applied: run `ductor-stream migrate` again at a quiet moment: {line(error)}"
         ) from error
     except psycopg.OperationalError as error:
         raise StoreUnavailable(f"Postgres cannot be reached: {line(error)}") from error

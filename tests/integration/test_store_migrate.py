@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 from servers import fresh_database
 from store_rigs import Background, database_fixture
+from support import until
 
 from ductor_stream.cli.schema import migrate as command
 from ductor_stream.errors import SchemaMismatch, StoreUnavailable
@@ -165,6 +166,47 @@ def test_a_migration_that_fails_leaves_nothing(dsn: str, monkeypatch: pytest.Mon
         migrate(dsn)
     assert dump(dsn) == before
     assert migrate(dsn, dry_run=True) == [bad.label]
+
+
+def deadlock(dsn: str) -> None:
+    """Another session that has row 2 and asks for row 1 as soon as the migration, which has row 1, waits for row 2."""
+    waits = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+    with psycopg.connect(dsn, autocommit=True) as connection, psycopg.connect(dsn, autocommit=True) as watch:
+        connection.execute("set deadlock_timeout = '60s'")  # the migration looks first, and is ended
+        with connection.transaction():
+            connection.execute("update t set n = 1 where id = 2")
+            until(lambda: watch.execute(waits).fetchall() == [(1,)], within_ms=30_000)
+            connection.execute("update t set n = 1 where id = 1")
+
+
+@pytest.mark.parametrize("tries", [2, 1])
+def test_a_migration_that_meets_a_deadlock_lands_or_says_what_to_do(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, tries: int
+) -> None:
+    migrate(dsn)
+    with psycopg.connect(dsn) as connection:
+        connection.execute("create table t as select id, 0 as n from generate_series(1, 2) id")
+    sql = b"set local deadlock_timeout = '3s'; update t set n = 7 where id = 1; update t set n = 7 where id = 2"
+    known = (*migrations(), Migration(9001, "post", "rows", sql))
+    monkeypatch.setattr(migrating, "migrations", lambda: known)
+    monkeypatch.setattr(migrating, "_TRIES", tries)
+    other = Background(lambda: deadlock(dsn))
+    until(lambda: locked(dsn), within_ms=30_000)
+    if tries == 2:
+        assert migrate(dsn) == ["9001_post_rows"]
+    else:
+        with pytest.raises(StoreUnavailable, match="1 times the migration .* run `ductor-stream migrate` again"):
+            migrate(dsn)
+        assert migrate(dsn, dry_run=True) == ["9001_post_rows"]
+    other.result(60)
+    with psycopg.connect(dsn) as connection:
+        assert connection.execute("select n from t").fetchall() == [(7 if tries == 2 else 1,)] * 2
+
+
+def locked(dsn: str) -> bool:
+    """Whether the other session has row 2."""
+    with psycopg.connect(dsn) as connection:
+        return connection.execute("select id from t where id = 2 for update skip locked").fetchall() == []
 
 
 def test_nobody_listens() -> None:

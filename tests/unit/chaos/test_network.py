@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import socket
 import subprocess
@@ -60,6 +62,21 @@ def asked(port: int, timeout: float = 5.0) -> bytes:
         connection.settimeout(timeout)
         connection.sendall(b"x")
         return connection.recv(1)
+
+
+def test_who_is_accepted_while_it_ends_is_closed() -> None:
+    """Else the collector closes it some time later, with a warning in whatever runs then."""
+    with echoing() as port:
+        for _ in range(20):
+            made = Network()
+            gate = made.gate("server", port)
+            calls = [socket.create_connection(("127.0.0.1", gate), 5) for _ in range(20)]
+            made.close()
+            for call in calls:
+                with call, contextlib.suppress(ConnectionError):
+                    call.settimeout(5)
+                    assert call.recv(1) == b""
+    gc.collect()
 
 
 @pytest.mark.parametrize("kind", ["cut", "one way"])
