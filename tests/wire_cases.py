@@ -137,6 +137,9 @@ def _lifecycle(format: Format, registry: FixedRegistry) -> dict[str, Callable[[]
         "lifecycle-start.answered": lambda: event(
             EmitLifecycle("start.answered", 1, 2, NOW, result=b'"r-77"', about="s3", status="completed")
         ),
+        "lifecycle-start.answered-refused": lambda: event(
+            EmitLifecycle("start.answered", 1, 3, NOW, reason="run_exists", about="s1", status="rejected")
+        ),
     }
 
 

@@ -39,14 +39,15 @@ class _Execution:
 
 
 class _Followed:
-    """One run that somebody named: its last executions, and starts of it that were refused."""
+    """One run that somebody named: its last executions, and what starts of it were told."""
 
-    __slots__ = ("answered", "before", "executions", "refused", "started_here")
+    __slots__ = ("answered", "before", "executions", "started_here", "told")
 
     def __init__(self) -> None:
         self.answered: Outcome | None = None
         self.executions: dict[int, _Execution] = {}
-        self.refused: dict[str, Outcome] = {}
+        self.told: dict[str, Outcome] = {}
+        """By start: that it was refused, or, since it came again, how the run had ended by then."""
         self.started_here = False
         self.before = (0, "")
         """The latest execution that is kept no more and named its start, with that."""
@@ -60,8 +61,9 @@ class _Followed:
         return max((each for each in named if each[0] <= execution), default=self.before)[1]
 
     def answer(self, question: Question) -> Outcome | None:
-        if question.start_id in self.refused:
-            return self.refused[question.start_id]
+        told = self.told.get(question.start_id)
+        if told is not None and (told.status == REJECTED or told.execution >= max(self.executions, default=0)):
+            return told
         if not question.start_id and self.answered is not None:
             # Of the run as it is, whatever was heard of it; not of what another start may be about to begin.
             latest = max(self.executions, default=0)
@@ -76,7 +78,7 @@ class _Followed:
         if not own and not self.start_of(number):
             # Its beginning was not heard, or does not say whose start it was: the newest is the best guess.
             return newest.latest
-        return self.executions[max(own)].latest if own else None
+        return self.executions[max(own)].latest if own else told
 
 
 class LifecycleFeed:
@@ -168,12 +170,14 @@ def _note(followed: _Followed, event: LifecycleEvent) -> None:
     if event.type == "command.rejected":
         # Refused commands and signals change nothing; a refused start is what its own handle waits for.
         if event.code == "run_exists" and event.about:
-            followed.refused[event.about] = outcome
+            followed.told[event.about] = outcome
         return
     if event.type == "run.contended":
         return
     if event.type == "start.answered":
-        followed.answered = outcome
+        followed.told[event.about] = outcome
+        if outcome.status != REJECTED:
+            followed.answered = outcome
         return
     execution = followed.executions.get(event.execution)
     if execution is None:

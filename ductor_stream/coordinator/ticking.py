@@ -15,6 +15,7 @@ from ductor_stream.coordinator.heartbeats import Heartbeats
 from ductor_stream.coordinator.letters import DeadLetters
 from ductor_stream.coordinator.suspects import Suspects
 from ductor_stream.coordinator.work import Entry, Ticked, Work
+from ductor_stream.engine.actions import EmitLifecycle
 from ductor_stream.engine.events import (
     AnyEvent,
     AttemptFinished,
@@ -23,6 +24,7 @@ from ductor_stream.engine.events import (
     Condemned,
     RunStarted,
     SignalReceived,
+    StartRepeated,
 )
 from ductor_stream.engine.tick import Stamped, tick
 from ductor_stream.errors import DataError, InvariantViolation, TransientError
@@ -59,22 +61,27 @@ class Ticker:
         self._decoder, self._letters = codec
         self._rows = itertools.count()
 
-    def known(self, entries: Sequence[Entry]) -> set[tuple[str, str, str]]:
-        """Which inputs with an id were applied or buffered before (R6). Raises StoreUnavailable."""
+    def known(self, entries: Sequence[Entry]) -> dict[tuple[str, str, str], str]:
+        """Which inputs with an id were applied or buffered before (R6), and their names. Raises StoreUnavailable."""
         keys = {(e.run_id, *e.dedupe) for e in entries if e.dedupe is not None}
-        return self._store.known_messages(sorted(keys)) if keys else set()
+        return self._store.known_messages(sorted(keys)) if keys else {}
 
     def tick_all(self, work: Work, entries: Sequence[Entry], runs: dict[str, Cached]) -> list[Ticked]:
         """Tick each run over its entries, in order. What belongs into the commit beside the runs is added to ``work``."""
         known = self.known(entries)
+        fresh: set[tuple[str, str, str]] = set()
         by_run: dict[str, list[Entry]] = {}
         for entry in entries:
             if entry.dedupe is not None:
                 key = (entry.run_id, *entry.dedupe)
-                if key in known:
+                if key in known or key in fresh:
                     self._metrics.duplicate_inputs[entry.dedupe[0]].inc()
-                    continue
-                known.add(key)
+                    if key in fresh or not isinstance(entry.input, RunStarted):
+                        continue
+                    # Who sent it may not have heard what became of it: that is told again, and nothing else happens.
+                    repeated = StartRepeated(entry.input.start_id, refused=not known[key])
+                    entry = msgspec.structs.replace(entry, input=repeated, dedupe=None)
+                fresh.add(key)
             by_run.setdefault(entry.run_id, []).append(entry)
         return [self._tick_one(work, run_id, found, runs[run_id]) for run_id, found in by_run.items()]
 
@@ -168,6 +175,11 @@ class Ticker:
             history=before.history,
             parked=self._suspects.parked(ticked.run_id, self._digest(before, stamped)),
         )
+        if any(row.kind == "start" for row in ticked.messages):
+            refused = {
+                a.about for a in ticked.tick.actions if isinstance(a, EmitLifecycle) and a.reason == "run_exists"
+            }
+            ticked.messages = [_nameless(row) if row.id in refused else row for row in ticked.messages]
 
     def _digest(self, before: Cached, stamped: list[Stamped]) -> str:
         first = stamped[0].event
@@ -235,6 +247,11 @@ class Ticker:
         if isinstance(event, CommandReceived):
             return msgspec.structs.replace(event, command_id=id)
         raise InvariantViolation(f"a {type(event).__name__} was buffered")
+
+
+def _nameless(row: MessageRow) -> MessageRow:
+    """A start that was refused: if it comes again, its sender is told so again."""
+    return msgspec.structs.replace(row, name="") if row.kind == "start" else row
 
 
 def _name(event: AnyEvent) -> str:

@@ -165,17 +165,25 @@ class Draft:
     def tell_ended(self, about: str, now: int) -> None:
         """Answer whoever uses this run as it is: it has ended, and its end was published long ago."""
         header = self.header
+        self._answer_start(about, now, header.status, header.result, header.failure)
+
+    def tell_refused(self, about: str, now: int) -> None:
+        """Answer a start that was refused before, which has been told already."""
+        self._answer_start(about, now, "rejected", reason="run_exists")
+
+    def _answer_start(
+        self,
+        about: str,
+        now: int,
+        status: str,
+        result: bytes | None = None,
+        failure: Failure | None = None,
+        *,
+        reason: str = "",
+    ) -> None:
+        execution, seq = self.header.execution, self.header.lifecycle_seq
         self.actions.append(
-            EmitLifecycle(
-                "start.answered",
-                header.execution,
-                header.lifecycle_seq,
-                now,
-                header.result,
-                header.failure,
-                about=about,
-                status=header.status,
-            )
+            EmitLifecycle("start.answered", execution, seq, now, result, failure, reason, about, status)
         )
 
     def close(

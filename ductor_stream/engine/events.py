@@ -63,6 +63,13 @@ class RunStarted(Event, frozen=True, tag="start"):
     since: int = 0
 
 
+class StartRepeated(Event, frozen=True, tag="start_repeated"):
+    """A start came again that was applied, or ``refused``, before. It changes nothing, and is in no history."""
+
+    start_id: str
+    refused: bool
+
+
 class CarriedSignal(msgspec.Struct, frozen=True, array_like=True):
     """A signal that the last execution did not take."""
 
@@ -227,6 +234,7 @@ class Condemned(Event, frozen=True, tag="condemned"):
 
 AnyEvent = (
     RunStarted
+    | StartRepeated
     | AttemptFinished
     | AttemptTimedOut
     | AttemptLost

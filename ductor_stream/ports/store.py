@@ -163,7 +163,10 @@ class AttemptRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class MessageRow(msgspec.Struct, frozen=True, gc=False):
-    """The id of a signal or command or start that was applied (or buffered, then with body and expiry)."""
+    """The id of a signal or command or start that was applied (or buffered, then with body and expiry).
+
+    ``name`` is the signal's name, the command's type, or the workflow that was started: empty where the start was refused.
+    """
 
     run_id: str
     partition: int
@@ -246,8 +249,8 @@ class RunStore(Protocol):
     def unlocked(self, run_ids: Sequence[str]) -> set[str]:
         """Those of these runs whose rows nobody else holds at this moment; waits for none."""
 
-    def known_messages(self, keys: Sequence[tuple[str, str, str]]) -> set[tuple[str, str, str]]:
-        """Which of these (run id, kind, id) were applied or buffered already."""
+    def known_messages(self, keys: Sequence[tuple[str, str, str]]) -> dict[tuple[str, str, str], str]:
+        """Which of these (run id, kind, id) were applied or buffered already, and their names."""
 
     def commit(self, batch: Batch) -> int:
         """Write the batch in one transaction; returns Postgres's clock in ms at the commit.

@@ -64,8 +64,8 @@ class LifecycleEvent(msgspec.Struct, frozen=True):
     """What a client learns of a run. ``type`` is without ``ductor.``; ``seq`` is dense per run: a gap is a loss.
 
     ``about`` is the id of the refused start or command, ``code`` why it was refused; ``result`` is JSON. A
-    ``start.answered`` says how the run had ended that the start ``about`` uses; its ``seq`` is that of the event before it,
-    as is that of ``run.contended``, which says in ``reason`` how often the run has lost its version check.
+    ``start.answered`` says how the run had ended that the start ``about`` uses, or had begun before; with the status
+    ``rejected`` and a ``code``, that it had been refused. Its ``seq`` is that of the event before it, as is that of ``run.contended``, which says in ``reason`` how often the run has lost its version check.
     """
 
     run_id: str
@@ -112,8 +112,8 @@ def event_data(
     writer: Writer, run_id: str, workflow: str, version: str, action: EmitLifecycle, record_version: int
 ) -> bytes:
     """The event's data, as the writer writes. An error that does not fit is told without its stack, then without its details."""
-    rejected = action.type == "command.rejected"
     starts = action.reason == _STARTS_REFUSED
+    rejected = action.type == "command.rejected" or (starts and action.type == _ANSWERED)
     data = LifecycleData(
         run_id=run_id,
         execution=action.execution,

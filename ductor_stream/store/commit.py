@@ -158,8 +158,8 @@ def _messages_moved(connection: Connection[Any], ns: int, batch: Batch) -> set[s
         {"ns": Int2(ns), "run_ids": Texts(run_ids), "kinds": Texts(kinds), "ids": Texts(ids)},
         binary=True,
     ).fetchall()
-    there = {(run_id, kind, id_) for run_id, kind, id_, _ in rows}
-    waiting = {(run_id, kind, id_) for run_id, kind, id_, buffered in rows if buffered}
+    there = {(run_id, kind, id_) for run_id, kind, id_, _, _ in rows}
+    waiting = {(run_id, kind, id_) for run_id, kind, id_, _, buffered in rows if buffered}
     return {key[0] for key in noted & there} | {key[0] for key in released - waiting}
 
 

@@ -168,13 +168,13 @@ class PostgresStore:
         """
         return committing.commit(self._connection, self._ns, batch)
 
-    def known_messages(self, keys: Sequence[tuple[str, str, str]]) -> set[tuple[str, str, str]]:
-        """Which of these (run id, kind, id) were applied or buffered already."""
+    def known_messages(self, keys: Sequence[tuple[str, str, str]]) -> dict[tuple[str, str, str], str]:
+        """Which of these (run id, kind, id) were applied or buffered already, and their names."""
         wanted = [key for key in dict.fromkeys(keys) if all(map(storable, key))]
         if not wanted:
-            return set()
+            return {}
         rows = self._rows("known_messages", self._keyed(**_columns(("run_ids", "kinds", "ids"), wanted)))
-        return {(run_id, kind, id_) for run_id, kind, id_, _ in rows}
+        return {(run_id, kind, id_): name for run_id, kind, id_, name, _ in rows}
 
     def foldable(self, run_id: str, below: int, limit: int, size: int) -> Foldable:
         """What is folded of a run, and the transitions after that with a record_version under ``below``."""

@@ -56,8 +56,8 @@ def test_messages_are_known_once_applied_or_buffered(owner: Owner) -> None:
         ("later", "signal", "buffered"),
         ("later", "signal", "other"),
     ]
-    assert owner.store.known_messages(asked) == {asked[0], asked[1], asked[3]}
-    assert owner.store.known_messages([]) == set()
+    assert owner.store.known_messages(asked) == dict.fromkeys([asked[0], asked[1], asked[3]], "approved")
+    assert owner.store.known_messages([]) == {}
 
 
 def test_buffered_messages_are_loaded_in_order_of_arrival(owner: Owner) -> None:
@@ -77,7 +77,7 @@ def test_a_released_message_is_gone_but_known(owner: Owner) -> None:
     owner.commit(messages=[owner.message("r", name, body=b"b", expires_at=T0) for name in ("one", "two")])
     owner.commit("r", released=[("r", "signal", "one")])
     assert [m.id for m in owner.store.load(["r"])["r"].buffered] == ["two"]
-    assert owner.store.known_messages([("r", "signal", "one")]) == {("r", "signal", "one")}
+    assert owner.store.known_messages([("r", "signal", "one")]) == {("r", "signal", "one"): "approved"}
 
 
 def test_a_message_that_somebody_applied_is_a_conflict_of_its_run(rig: StoreRig, owner: Owner) -> None:
@@ -102,7 +102,7 @@ def test_releasing_what_is_not_buffered_is_a_conflict_of_its_run(owner: Owner) -
 def test_a_message_buffered_and_released_in_one_batch_is_applied(owner: Owner) -> None:
     owner.commit("r", messages=[owner.message("r", "m", body=b"b", expires_at=T0)], released=[("r", "signal", "m")])
     assert owner.store.load(["r"])["r"].buffered == []
-    assert owner.store.known_messages([("r", "signal", "m")]) == {("r", "signal", "m")}
+    assert owner.store.known_messages([("r", "signal", "m")]) == {("r", "signal", "m"): "approved"}
 
 
 def test_expired_messages_come_oldest_first(owner: Owner) -> None:
@@ -299,5 +299,5 @@ def test_an_id_that_cannot_be_stored_is_nobodys(owner: Owner) -> None:
     owner.commit("r")
     loaded = owner.store.load(["r", "a\0b", "\udfff"])
     assert [loaded[run_id].record_version for run_id in ("r", "a\0b", "\udfff")] == [1, 0, 0]
-    assert owner.store.known_messages([("r", "signal", "\0"), ("\ud800", "signal", "m")]) == set()
+    assert owner.store.known_messages([("r", "signal", "\0"), ("\ud800", "signal", "m")]) == {}
     owner.store.lock(["r", "a\0b"])

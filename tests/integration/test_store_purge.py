@@ -101,7 +101,7 @@ def test_ids_of_messages_whose_run_never_came_go_after_their_wait(
     assert sum(purger.leftover_batches(T0 + 1, 0), Purged()) == Purged(messages=5)
     assert left(rig)["signal"] == ["came", "waits", "young"]
     assert owner.store.known_messages([("never-1", "signal", "m"), ("came", "signal", "m")]) == {
-        ("came", "signal", "m")
+        ("came", "signal", "m"): "approved"
     }
 
 

@@ -281,6 +281,35 @@ def test_a_start_that_uses_a_run_that_had_ended_hears_how(client: SyncClientCall
     assert (restarted.result(timeout=5), handle.result(timeout=5)) == ("new", "new")
 
 
+def test_a_start_that_comes_again_hears_what_became_of_the_first(client: SyncClientCalls, log: MemoryLog) -> None:
+    """R9: who sent it died before it heard, and sends it again: the run's end, or the refusal, was published long ago."""
+
+    def start(start_id: str, on_conflict: str) -> tuple[Any, Any]:
+        handle = client.start(fulfil, ORDER, run_id="order-42", start_id=start_id, on_conflict=on_conflict)
+        return handle, client.core.outcome(handle._target)
+
+    handle, waiting = start("s2", "restart_if_closed")
+    refused, told = start("s3", "reject")
+    other, still = start("s4", "restart_if_failed")
+    log.say("start.answered", execution=3, seq=9, status="completed", result=b'"old"', about="s2")
+    assert (handle.result(timeout=5), waiting.done()) == ("old", True)
+    assert not told.done()
+    log.say("start.answered", execution=3, seq=9, status="rejected", code="run_exists", about="s3")
+    with pytest.raises(RunExists, match="a run order-42 exists"):
+        refused.result(timeout=5)
+    assert not still.done()
+    log.say("run.started", execution=4, seq=10, about="s4")
+    log.say("run.failed", execution=4, seq=11)
+    assert still.done()
+    assert handle.result(timeout=5) == "old", "another start's execution is not its own"
+    # A retry goes on with the last start; of the run as it is, that is the end.
+    log.say("run.started", execution=5, seq=12, reason="retry c1")
+    log.say("run.completed", execution=5, seq=13, result=b'"after all"')
+    assert (other.result(timeout=5), handle.result(timeout=5)) == ("after all", "old")
+    with pytest.raises(RunExists):
+        refused.result(timeout=5)
+
+
 def test_that_a_run_was_contended_says_nothing_of_how_it_stands(client: SyncClientCalls, log: MemoryLog) -> None:
     handle = client.start(fulfil, ORDER, run_id="order-42", start_id="s2")
     waiting = client.core.outcome(handle._target)

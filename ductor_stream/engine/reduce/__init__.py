@@ -23,6 +23,7 @@ from ductor_stream.engine.events import (
     RunStarted,
     RunTimedOut,
     SignalReceived,
+    StartRepeated,
     TimerFired,
 )
 from ductor_stream.engine.reduce import attempt, child, control, signal, start, timer
@@ -58,3 +59,6 @@ def reduce(draft: Draft, event: AnyEvent, now: int) -> list[Held] | None:
             return None
         case RunStarted():
             return start.again(draft, event, now)
+        case StartRepeated():
+            start.repeated(draft, event, now)
+            return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ductor_stream.engine.draft import Draft
-from ductor_stream.engine.events import Continued, ContinuedInPlace, Failure, Parent, RunStarted
+from ductor_stream.engine.events import Continued, ContinuedInPlace, Failure, Parent, RunStarted, StartRepeated
 from ductor_stream.engine.fork import goes_on_for
 from ductor_stream.engine.state import PLAIN_FORMAT, Begun, CancelRequested, Header, Held, RunState, SignalArrived
 
@@ -43,6 +43,14 @@ def again(draft: Draft, event: RunStarted, now: int) -> list[Held] | None:
         draft.refuse("run_exists", event.start_id, now)
         return []
     return _restart(draft, event, now)
+
+
+def repeated(draft: Draft, event: StartRepeated, now: int) -> None:
+    """Its sender may have died before it heard: it is told again that it was refused, or how the run has ended."""
+    if event.refused:
+        draft.tell_refused(event.start_id, now)
+    elif draft.state.closed:
+        draft.tell_ended(event.start_id, now)
 
 
 def _go_on(draft: Draft, event: RunStarted, now: int) -> list[Held]:

@@ -128,10 +128,11 @@ class MemoryStore:
         self._gate.enter("unlocked")
         return set(run_ids)
 
-    def known_messages(self, keys: Sequence[tuple[str, str, str]]) -> set[tuple[str, str, str]]:
-        """Which of these (run id, kind, id) were applied or buffered already."""
+    def known_messages(self, keys: Sequence[tuple[str, str, str]]) -> dict[tuple[str, str, str], str]:
+        """Which of these (run id, kind, id) were applied or buffered already, and their names."""
         self._gate.enter("known_messages")
-        return {key for key in keys if key in self.database.messages}
+        messages = self.database.messages
+        return {key: messages[key].name for key in keys if key in messages}
 
     def commit(self, batch: Batch) -> int:
         """Write the batch or nothing; the gate may have the outcome stay unknown."""

@@ -11,7 +11,7 @@ from rig_app import make_app
 from support import until
 
 from ductor_stream.config import Settings
-from ductor_stream.errors import RunTerminated
+from ductor_stream.errors import RunExists, RunTerminated
 from ductor_stream.wiring.clients import SyncClient
 
 
@@ -19,6 +19,8 @@ def published(rig: Rig) -> dict[str, list[dict[str, Any]]]:
     """Lifecycle events by run, in the order of their ``seq``, each once."""
     found: dict[str, dict[int, dict[str, Any]]] = defaultdict(dict)
     for told in rig.told():
+        if told.type == "start.answered":
+            continue  # under the number of the event before it
         namespace, run_id, execution, seq = told.id.split("/")
         event = {"type": told.type, "execution": int(execution), **told.data}
         assert namespace == rig.namespace
@@ -90,6 +92,14 @@ def test_a_repeated_start_with_on_conflict(rig: Rig) -> None:
         assert types(events[named(on_conflict, ending)]) == before + then, (on_conflict, ending)
     rejected = [event for each in events.values() for event in each if event["type"] == "command.rejected"]
     assert {(event["start_id"], event["code"]) for event in rejected} == {("s", "run_exists")}
+    refused = {named(how, end) for how, end, then in CASES if then[-1].endswith("rejected")}
+    answered = [told for told in rig.told() if told.type == "start.answered"]
+    assert {told.run_id for told in answered} == refused, (
+        "the others are under way again: their end is told when it comes"
+    )
+    assert {(told.data["start_id"], told.data["status"], told.data["code"]) for told in answered} == {
+        ("s", "rejected", "run_exists")
+    }
 
 
 def test_a_start_that_uses_what_has_ended_is_told_how_it_ended(rig: Rig) -> None:
@@ -112,6 +122,41 @@ def test_a_start_that_uses_what_has_ended_is_told_how_it_ended(rig: Rig) -> None
             client.start("words", 1, run_id="s").result(timeout=60)
     rig.check()
     assert before == rig.rows("select run_id, record_version from eec_workflow_run where ns = {ns} order by run_id")
+
+
+def test_a_start_that_is_sent_again_is_told_what_became_of_it(rig: Rig) -> None:
+    """R9: its sender died before it heard, has no database, and asked for something else than ``use_existing``."""
+    running = rig.coordinator()
+    settings = Settings(kafka_bootstrap=rig.bootstrap, kafka={"fetch.wait.max.ms": "20"})
+    asked = [
+        ("r", "s1", "restart_if_failed"),
+        ("r", "s2", "reject"),
+        ("open", "s1", "reject"),
+        ("open", "s2", "reject"),
+    ]
+    known = "select id from eec_workflow_signal where ns = {ns} and kind = 'start'"
+    with SyncClient(make_app(rig.namespace), settings) as client:
+        for run_id, start_id, on_conflict in asked:
+            client.start("words", 1, run_id=run_id, start_id=start_id, on_conflict=on_conflict)
+    until(lambda: len(rig.rows(known)) == len(asked), what="the starts applied")
+    rig.signal("r", "on", signal_id="first")
+    rig.until_status("completed", "r")
+    before = rig.rows("select run_id, record_version from eec_workflow_run where ns = {ns} order by run_id")
+    running.stop()
+    rig.coordinator()
+    with SyncClient(make_app(rig.namespace), settings) as client:
+        ended, refused, under_way, refused_too = (
+            client.start("words", 1, run_id=run_id, start_id=start_id, on_conflict=on_conflict)
+            for run_id, start_id, on_conflict in asked
+        )
+        assert ended.result(timeout=60) == ["on"]
+        for handle in (refused, refused_too):
+            with pytest.raises(RunExists):
+                handle.result(timeout=60)
+        assert before == rig.rows("select run_id, record_version from eec_workflow_run where ns = {ns} order by run_id")
+        rig.signal("open", "on", signal_id="first")
+        assert under_way.result(timeout=60) == ["on"]
+    rig.check()
 
 
 def test_the_lifecycle_has_no_gap(rig: Rig) -> None:

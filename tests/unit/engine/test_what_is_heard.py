@@ -12,7 +12,7 @@ import pytest
 
 from ductor_stream.engine.actions import CommandChild, DispatchAttempt, EmitLifecycle, StopAttempt, TellParent
 from ductor_stream.engine.definition import RetryPolicy, StepOptions
-from ductor_stream.engine.events import ChildFinished, Failure, Parent, RunStarted
+from ductor_stream.engine.events import ChildFinished, Failure, Parent, RunStarted, StartRepeated
 from ductor_stream.engine.planners.outcome import is_user_code
 from ductor_stream.engine.planners.run import CONTINUE_FROM, RunInfo
 from ductor_stream.errors import ChildError, StepError
@@ -342,6 +342,28 @@ def test_a_start_for_a_run_that_is_under_way_is_told(on_conflict: Any, told: Any
     driver.actions.clear()
     driver.hear(RunStarted("wf", "1", input=b"null", start_id="s2", on_conflict=on_conflict), at=5_000)
     assert [(each.type, each.now, each.reason, each.about) for each in driver.done(EmitLifecycle)] == told
+
+
+def test_a_start_that_comes_again_is_answered_and_leaves_no_trace() -> None:
+    async def program(run: Any) -> Any:
+        return await run.step(ONE)
+
+    driver = started(program)
+    driver.actions.clear()
+    driver.hear(StartRepeated("s1", refused=False), at=2_000)
+    assert driver.actions == [], "its end is told when it comes"
+    driver.hear(StartRepeated("s2", refused=True), at=2_000)
+    refused = EmitLifecycle("start.answered", 1, 1, 2_000, reason="run_exists", about="s2", status="rejected")
+    assert driver.actions == [refused]
+    driver.finish("1", 12)
+    driver.actions.clear()
+    before = len(driver.records)
+    driver.hear(StartRepeated("s1", refused=False), at=3_000)
+    driver.hear(StartRepeated("s2", refused=True), at=3_000)
+    ended = EmitLifecycle("start.answered", 1, 2, 3_000, b"12", about="s1", status="completed")
+    again = EmitLifecycle("start.answered", 1, 2, 3_000, reason="run_exists", about="s2", status="rejected")
+    assert driver.actions == [ended, again]
+    assert len(driver.records) == before
 
 
 def test_a_parent_whose_child_is_another_run_hears_of_it() -> None:

@@ -58,12 +58,12 @@ select run_id, record_version
 ;
 
 -- name: known_messages
--- purpose: which signals, commands and starts were applied or buffered already
+-- purpose: which signals, commands and starts were applied or buffered already, and their names
 -- index: eec_workflow_signal_pkey
-select k.run_id, k.kind, k.id, s.buffered
+select k.run_id, k.kind, k.id, s.name, s.buffered
   from unnest(%(run_ids)b, %(kinds)b, %(ids)b) as k(run_id, kind, id)
  cross join lateral (
-       select body is not null as buffered from eec_workflow_signal
+       select name, body is not null as buffered from eec_workflow_signal
         where ns = %(ns)b and run_id = k.run_id and kind = k.kind and id = k.id offset 0) s
 ;
 
