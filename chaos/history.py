@@ -153,7 +153,9 @@ def gathered(records: Path, database: str, namespace: str) -> History:
     """Read all of it."""
     found = History()
     _read_records(found, recorded(records))
-    with psycopg.connect(database, autocommit=True) as connection:
+    with psycopg.connect(database) as connection:
+        # As of one moment: where a run never came to rest, its row and its history must not be told apart by that.
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         name = (namespace,)
         with connection.cursor(row_factory=class_row(RunRow)) as cursor:
             found.runs = {row.run_id: row for row in cursor.execute(_RUNS, name)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -35,35 +35,65 @@ class Cached(msgspec.Struct):
     problem: str = ""
 
 
+_NOTHING: Mapping[str, Cached] = {}
+
+
 class RunCache:
     """Least recently used runs go first. An entry is only put here after the commit that it is bound to."""
 
-    def __init__(self, store: RunStore, limit: int, metrics: Metrics) -> None:
+    def __init__(self, store: RunStore, limit: int, load_bytes: int, metrics: Metrics) -> None:
         self._store = store
         self._limit = limit
+        self._load_bytes = load_bytes
         self._metrics = metrics
         self._runs: OrderedDict[str, Cached] = OrderedDict()
 
-    def load(self, run_ids: Iterable[str], whole: frozenset[str] = frozenset()) -> dict[str, Cached]:
-        """The runs asked for, from memory, else by one query for all that are missing.
+    def load(
+        self,
+        run_ids: Iterable[str],
+        whole: frozenset[str] = frozenset(),
+        loaded: Mapping[str, Cached] = _NOTHING,
+    ) -> Iterator[dict[str, Cached]]:
+        """The runs asked for, in portions: those in memory with the first of those that are read from Postgres.
 
-        Runs in ``whole`` come with their history, also when they are closed. Raises StoreUnavailable.
+        All of them together may be more than there is memory for: a portion is to be let go of before the next is asked
+        for. Runs in ``whole`` come with their history, also when they are closed. ``loaded`` are some that were read
+        just now. Raises StoreUnavailable.
         """
         self.drop(whole)
         found: dict[str, Cached] = {}
         missing: list[str] = []
         for run_id in run_ids:
             cached = self._runs.get(run_id)
-            if cached is None:
-                missing.append(run_id)
-            else:
+            if cached is not None:
                 self._runs.move_to_end(run_id)
                 found[run_id] = cached
-        if missing:
-            self._metrics.runs_loaded.inc(len(missing))
-            for run_id, loaded in self._store.load(missing, whole).items():
-                found[run_id] = cached_from(loaded)
-        return found
+            elif run_id in loaded and run_id not in whole:
+                found[run_id] = loaded[run_id]
+            else:
+                missing.append(run_id)
+        if not missing:
+            yield found
+        for portion in self._portions(missing, whole):
+            self._metrics.runs_loaded.inc(len(portion))
+            for run_id, read in self._store.load(portion, whole).items():
+                found[run_id] = cached_from(read)
+            yield found
+            found = {}
+
+    def _portions(self, missing: Sequence[str], whole: frozenset[str]) -> Iterator[list[str]]:
+        sizes = self._store.sizes(missing, whole) if len(missing) > 1 else {}
+        portion: list[str] = []
+        size = 0
+        for run_id in missing:
+            own = sizes.get(run_id, 0)  # nothing is asked of one alone
+            if portion and size + own > self._load_bytes:
+                yield portion
+                portion, size = [], 0
+            portion.append(run_id)
+            size += own
+        if portion:
+            yield portion
 
     def peek(self, run_id: str) -> Cached | None:
         """The run, if it is in memory."""

@@ -50,6 +50,9 @@ class CoordinatorConfig(msgspec.Struct, frozen=True):
     cached_runs: int = 12_000
     """Runs kept in memory, least recently used out first: at 5 to 9 KB a run with its coroutine and loop, some 100 MB.
     One that was let go is read again and replayed when something happens to it."""
+    load_bytes: int = 32_000_000
+    """Bytes of records that are read at once of runs that are not in memory, but for a run that is larger by itself: rebuilt,
+    they take some four times that. The runs of a batch are ticked portion by portion."""
     inbox_limit: int = 500
     """Inbox rows read at a time."""
     sweep_s: float = 5.0

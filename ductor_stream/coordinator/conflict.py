@@ -70,6 +70,7 @@ class Conflict:
     def attempt(self) -> tuple[Work, list[Entry]]:
         """What to try now: a fresh copy of the work, and its entries."""
         work = self._work.copy()
+        self._work.loaded = {}  # they have lost their version checks, perhaps
         work.lost = self._lost.copy()
         for entry, error in self._letters:
             if entry.received is not None:

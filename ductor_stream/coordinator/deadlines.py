@@ -51,12 +51,15 @@ class Deadlines:
         self._timers.refresh(now)
         due = self._timers.due(now, limit)
         if due:
-            runs = self._cache.load(run_id for _, _, run_id in due)
+            work.loaded = next(self._cache.load(run_id for _, _, run_id in due))
             # A run with thousands of timers due at once takes turns with all others (R11).
             share = max(1, limit // len(due))
             for at, partition, run_id in due:
-                if runs[run_id].state is not None and partition in owned:
-                    self._take_run(work, owned[partition], runs[run_id], (at, now, share))
+                cached = work.loaded.get(run_id)
+                if cached is None:
+                    self._timers.set(partition, run_id, at)  # of the next portion: it stays due
+                elif cached.state is not None and partition in owned:
+                    self._take_run(work, owned[partition], cached, (at, now, share))
         alive = {_about(entry) for entry in work.entries if isinstance(entry.input, Beat | AttemptFinished)}
         for heard, code in self._heartbeats.due():
             row = heard.open

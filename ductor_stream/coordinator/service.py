@@ -32,7 +32,7 @@ from ductor_stream.coordinator.ticking import Ticker
 from ductor_stream.coordinator.timers import Timers
 from ductor_stream.coordinator.undelivered import Undelivered
 from ductor_stream.coordinator.watchdog import Watchdog
-from ductor_stream.coordinator.work import Entry, Work
+from ductor_stream.coordinator.work import Entry, Ticked, Work
 from ductor_stream.errors import (
     CommitOutcomeUnknown,
     InvalidConfig,
@@ -76,7 +76,7 @@ class Coordinator:
         self.config, self.metrics = config, metrics
         self.store, self.log, self.clock, self.local = ports
         decoder, encoder, tasks = codec
-        self.cache = RunCache(self.store, config.cached_runs, metrics)
+        self.cache = RunCache(self.store, config.cached_runs, config.load_bytes, metrics)
         self.timers = Timers(self.store, config.horizon_ms)
         self.heartbeats = Heartbeats(self.clock)
         self.dispatcher = Dispatcher(config, self.log, self.clock, metrics, self.local)
@@ -210,11 +210,12 @@ class Coordinator:
         forking = frozenset(entry.run_id for entry in entries if entry.forks)
         self.suspects.note(entries, self.ownership.owned)
         self.readiness.ticking(True)
-        runs = self.cache.load({entry.run_id: None for entry in entries}, forking)
-        ticked = self.ticker.tick_all(work, entries, runs)
-        self.readiness.ticking(False)
-        self.metrics.ticks.inc(len(ticked))
+        ticked: list[Ticked] = []
         try:
+            runs = self.cache.load(dict.fromkeys(entry.run_id for entry in entries), forking, work.loaded)
+            self.ticker.tick_all(work, entries, runs, ticked)
+            self.readiness.ticking(False)
+            self.metrics.ticks.inc(len(ticked))
             return self.committer.prepare(work, ticked, self.ownership.owned, self._topic_counts(), self.clock.now())
         except BaseException:
             self.cache.drop([one.run_id for one in ticked])

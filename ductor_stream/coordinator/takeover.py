@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 
 import msgspec
 
@@ -43,9 +44,6 @@ _log = get_logger(__name__)
 
 _PAGE = 500
 """Open runs looked at per turn while work is redriven: the loop stays live."""
-
-_RUNS = 25
-"""Runs loaded at once while a partition is taken: each may have megabytes of records."""
 
 _PAGE_BYTES = 4_000_000
 """Of their records: rebuilding runs of so many takes some 100 ms."""
@@ -142,7 +140,7 @@ class TakeOver:
         if not tasks:
             return records
         closed: set[int] = set()
-        for runs in self._loaded(fence.run_id for _, fence in tasks):
+        for runs in self._cache.load(dict.fromkeys(fence.run_id for _, fence in tasks)):
             mine = [(record, fence) for record, fence in tasks if fence.run_id in runs]
             closed |= {id(record) for record, fence in mine if _is_closed(runs[fence.run_id], fence)}
         return [record for record in records if id(record) not in closed]
@@ -151,18 +149,12 @@ class TakeOver:
         self._metrics.redrives.inc(len(records))
         self._metrics.attempts_redriven.inc(sum(self._topics.queue_of(record.topic) is not None for record in records))
 
-    def _loaded(self, run_ids: Iterable[str]) -> Iterator[dict[str, Cached]]:
-        """These runs, a few at a time: all of them together may be more than there is memory for."""
-        wanted = list(dict.fromkeys(run_ids))
-        for first in range(0, len(wanted), _RUNS):
-            yield self._cache.load(wanted[first : first + _RUNS])
-
     def _pick_up(self, partition: int, rows: list[OpenAttempt], now: int) -> None:
         """Clocks of attempts start anew (protocol 22); those that ran in a process that is gone are sent again."""
         of_run: dict[str, list[OpenAttempt]] = {}
         for row in rows:
             of_run.setdefault(row.run_id, []).append(row)
-        for runs in self._loaded(of_run):
+        for runs in self._cache.load(of_run):
             for run_id, run in runs.items():
                 if not run.problem:  # else whoever can read the run will see to it
                     for row in of_run[run_id]:
@@ -231,11 +223,10 @@ class TakeOver:
         if scan.read or (scan.rows and not scan.rows[-1].acknowledged):
             return
         page = self._store.open_runs(scan.partition, _PAGE, scan.after, _PAGE_BYTES)
-        runs = self._cache.load(page)
         now = self._clock.now()
         records: list[Outgoing] = []
-        for run_id in page:
-            state = runs[run_id].state
+        for cached in chain.from_iterable(runs.values() for runs in self._cache.load(page)):
+            state = cached.state
             if state is None:
                 continue
             for node in state.nodes.values():

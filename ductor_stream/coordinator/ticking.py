@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -66,8 +66,13 @@ class Ticker:
         keys = {(e.run_id, *e.dedupe) for e in entries if e.dedupe is not None}
         return self._store.known_messages(sorted(keys)) if keys else {}
 
-    def tick_all(self, work: Work, entries: Sequence[Entry], runs: dict[str, Cached]) -> list[Ticked]:
-        """Tick each run over its entries, in order. What belongs into the commit beside the runs is added to ``work``."""
+    def tick_all(
+        self, work: Work, entries: Sequence[Entry], portions: Iterable[Mapping[str, Cached]], ticked: list[Ticked]
+    ) -> None:
+        """Tick each run over its entries, in order, and add it to ``ticked``: those of one portion before the next is loaded.
+
+        What belongs into the commit beside the runs is added to ``work``.
+        """
         known = self.known(entries)
         fresh: set[tuple[str, str, str]] = set()
         by_run: dict[str, list[Entry]] = {}
@@ -83,7 +88,12 @@ class Ticker:
                     entry = msgspec.structs.replace(entry, input=repeated, dedupe=None)
                 fresh.add(key)
             by_run.setdefault(entry.run_id, []).append(entry)
-        return [self._tick_one(work, run_id, found, runs[run_id]) for run_id, found in by_run.items()]
+        for runs in portions:
+            for run_id in [run_id for run_id in by_run if run_id in runs]:
+                before = runs[run_id]
+                ticked.append(self._tick_one(work, run_id, by_run.pop(run_id), before))
+                if self._cache.peek(run_id) is not before:
+                    before.history = ()  # it was read for this tick: the next portion needs the room
 
     def _tick_one(self, work: Work, run_id: str, entries: list[Entry], before: Cached) -> Ticked:
         ticked = Ticked(run_id, entries[0].partition, entries, before, lost=work.lost.get(run_id, 0))

@@ -9,7 +9,7 @@ is slow or has no workers does not pass its marks, and gets no duplicates.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from itertools import islice
+from itertools import chain, islice
 
 import msgspec
 
@@ -187,7 +187,7 @@ class Watchdog:
     def _page(self, look: _Look, work: Work, mine: Owned) -> None:
         page = self._store.open_runs(mine.partition, _PAGE, look.after, _PAGE_BYTES)
         counts = self._log.partition_counts() if page else {}
-        for run_id, cached in self._cache.load(page).items():
+        for run_id, cached in chain.from_iterable(runs.items() for runs in self._cache.load(page)):
             state = cached.state
             if state is None or state.header.status != "running":
                 continue  # what is paused or suspended says so itself, and sends nothing

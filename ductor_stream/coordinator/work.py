@@ -53,6 +53,8 @@ class Work(msgspec.Struct):
     """What one turn has taken in: entries in order, and what the commit must say of their sources."""
 
     entries: list[Entry] = []
+    loaded: dict[str, Cached] = {}
+    """Runs that were read from Postgres to find these: for the first try."""
     positions: dict[int, list[int]] = {}
     """Partition -> next offsets of the inbound topics, for partitions that were read of."""
     inbox: list[InboxRow] = []

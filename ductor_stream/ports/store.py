@@ -243,6 +243,9 @@ class RunStore(Protocol):
         Closed runs come without their records, unless they are in ``whole``.
         """
 
+    def sizes(self, run_ids: Sequence[str], whole: Collection[str] = ()) -> dict[str, int]:
+        """How many bytes ``load`` would read of each of these runs: records, and buffered messages."""
+
     def lock(self, run_ids: Sequence[str]) -> None:
         """For the last try of a conflict: hold the row locks of these runs until the next commit (protocol 18)."""
 

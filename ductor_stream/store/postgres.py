@@ -131,6 +131,12 @@ class PostgresStore:
         loaded.update((row[0], _loaded(*row)) for row in rows)
         return loaded
 
+    def sizes(self, run_ids: Sequence[str], whole: Collection[str] = ()) -> dict[str, int]:
+        """How many bytes ``load`` would read of each of these runs."""
+        ids = [run_id for run_id in dict.fromkeys(run_ids) if storable(run_id)]
+        rows = self._rows("measure_runs", self._keyed(run_ids=Texts(ids), whole=Texts(sorted(whole)))) if ids else []
+        return dict.fromkeys(run_ids, 0) | dict(rows)
+
     def lock(self, run_ids: Sequence[str]) -> None:
         """For the last try of a conflict: hold the row locks of these runs until the next commit (protocol 18).
 

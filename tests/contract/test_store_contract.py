@@ -214,6 +214,26 @@ def test_loading_nothing_and_the_same_run_twice(owner: Owner) -> None:
     assert list(owner.store.load(["r", "r"])) == ["r"]
 
 
+def test_how_much_of_each_run_would_be_loaded(owner: Owner) -> None:
+    """Records of the current execution and what waits for it; of a closed run only where it is wanted whole."""
+    for run_id, times in (("r", 2), ("s", 3)):
+        for _ in range(times):
+            owner.commit(run_id)
+    owner.commit(owner.write("s", status="completed", closed_at=T0 + 9))
+    owner.commit(
+        owner.write("t", execution=2, journal_from=1),
+        messages=[owner.message("early", "m", body=b"12345", expires_at=T0)],
+    )
+    ids = ["r", "s", "t", "early", "unknown"]
+    for whole in ([], ["s"]):
+        loaded = owner.store.load(ids, whole)
+        asked = {r: sum(map(len, run.records)) + sum(len(m.body) for m in run.buffered) for r, run in loaded.items()}
+        assert owner.store.sizes(ids, whole) == asked
+        assert (asked["early"], asked["unknown"], asked["r"] > 0, asked["s"] > 0) == (5, 0, True, bool(whole))
+    assert owner.store.sizes([]) == {}
+    assert owner.store.sizes(["a\0b", "\udfff"]) == {"a\0b": 0, "\udfff": 0}
+
+
 def test_commit_tells_the_time(owner: Owner) -> None:
     before = owner.store.ping()
     during = owner.commit("r")

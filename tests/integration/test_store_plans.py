@@ -53,6 +53,7 @@ OWNERS: dict[str, dict[str, Any]] = {
     "find_namespace": {"name": Text("x")},
     "create_namespace": {"name": Text("planned"), "partitions": Int4(1), "cluster_id": Text("x")},
     "load_runs": {**RUN_IDS, "whole": Texts([])},
+    "measure_runs": {**RUN_IDS, "whole": Texts([])},
     "lock_partitions": RUN_IDS,
     "lock_runs": RUN_IDS,
     "find_unlocked": RUN_IDS,

@@ -119,6 +119,15 @@ class MemoryStore:
             records = [entry.records for entry in entries if entry.record_version >= run.journal_from]
         return LoadedRun(run_id, run.expected + 1, run.header, records, buffered, run.journal_from)
 
+    def sizes(self, run_ids: Sequence[str], whole: Collection[str] = ()) -> dict[str, int]:
+        """How many bytes ``load`` would read of each of these runs."""
+        self._gate.enter("sizes")
+        loaded = {run_id: self._loaded(run_id, run_id in whole) for run_id in run_ids}
+        return {
+            run_id: sum(map(len, run.records)) + sum(len(message.body) for message in run.buffered)
+            for run_id, run in loaded.items()
+        }
+
     def lock(self, run_ids: Sequence[str]) -> None:
         """Nobody else holds locks here, and none are needed: a commit is not interrupted."""
         self._gate.enter("lock")

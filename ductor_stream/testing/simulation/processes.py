@@ -195,6 +195,7 @@ def config_of(world: World) -> CoordinatorConfig:
         idle_poll_s=rng.choice([2.0, 5.0, 10.0]),
         horizon_ms=rng.choice([2_000, 30_000, 600_000]),
         cached_runs=rng.choice([1, 3, 50_000, 50_000]),
+        load_bytes=rng.choice([1, 2_000, 32_000_000]),
         inbox_limit=rng.choice([1, 5, 500]),
         sweep_s=rng.choice([1.0, 5.0]),
         confirm_idle_s=rng.choice([0.05, 0.25]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -64,13 +64,13 @@ def test_a_run_whose_open_nodes_are_gone_is_failed_by_the_watchdog(rig: Rig) -> 
     def forgetful(coordinator: Coordinator) -> None:
         load = coordinator.cache.load
 
-        def loaded(run_ids: Iterable[str], *more: Any) -> dict[str, Cached]:
-            found = load(run_ids, *more)
-            for run_id in lost & found.keys():
-                state = found[run_id].state
-                if state is not None:
-                    state.nodes.clear()
-            return found
+        def loaded(run_ids: Iterable[str], *more: Any) -> Iterator[dict[str, Cached]]:
+            for found in load(run_ids, *more):
+                for run_id in lost & found.keys():
+                    state = found[run_id].state
+                    if state is not None:
+                        state.nodes.clear()
+                yield found
 
         coordinator.cache.load = loaded  # type: ignore[method-assign]
 

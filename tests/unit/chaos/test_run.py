@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -57,6 +58,30 @@ def test_the_command_that_is_printed_plays_the_same_again(
     assert command[:3] == ["python", "-m", "chaos"]
     run.main([*command[3:], "--report", str(tmp_path)])
     assert asked == list(wanted)
+
+
+def test_a_world_that_still_ends_runs_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much has piled up; one in which nothing ends any more is judged as it is."""
+    told: list[str] = []
+    left = ["3 open runs", "2 open runs", "1 open runs", "1 open runs", "1 open runs"]
+    world: Any = SimpleNamespace(
+        say=told.append,
+        recorder=SimpleNamespace(note=lambda _: None),
+        load=SimpleNamespace(finish=lambda _: True),
+        observer=SimpleNamespace(closed_runs=0, catch_up=lambda: told.append("caught up")),
+    )
+    clock = [0.0]
+
+    def look(_: Any) -> str:
+        clock[0] += 100.0
+        world.observer.closed_runs = min(2, world.observer.closed_runs + 1)
+        return left.pop(0)
+
+    monkeypatch.setattr(run, "_left", look)
+    monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=lambda _: None))
+    assert run.calm(world) == []
+    assert told[1:] == ["not at rest, and no end of a run was heard for 180 s: 1 open runs", "caught up"]
+    assert clock[0] == 400.0
 
 
 def test_a_disk_of_its_own_is_there_only_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

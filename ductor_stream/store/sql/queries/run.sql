@@ -18,6 +18,22 @@ select k.run_id, r.record_version, r.state, r.journal_from,
         where s.ns = %(ns)b and s.run_id = k.run_id and s.body is not null) b
 ;
 
+-- name: measure_runs
+-- purpose: how many bytes of records and of buffered messages these runs are loaded with
+-- index: eec_workflow_run_pkey, eec_workflow_transition_pkey, eec_workflow_signal_waiting
+select k.run_id,
+       coalesce((select sum(octet_length(t.records))
+                   from eec_workflow_transition t
+                  where t.ns = r.ns and t.run_id = r.run_id and t.record_version >= r.journal_from
+                    and (r.closed_at is null or r.run_id = any(%(whole)b))), 0)
+       + coalesce((select sum(octet_length(s.body))
+                     from eec_workflow_signal s
+                    where s.ns = %(ns)b and s.run_id = k.run_id and s.body is not null), 0)
+  from unnest(%(run_ids)b) as k(run_id)
+  left join lateral (
+       select * from eec_workflow_run where ns = %(ns)b and run_id = k.run_id offset 0) r on true
+;
+
 -- name: lock_partitions
 -- purpose: before the rows of runs, the partitions they live in: the order in which a commit takes its locks
 -- index: eec_workflow_run_pkey, eec_partition_pkey
