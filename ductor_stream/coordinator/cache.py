@@ -68,16 +68,16 @@ class RunCache:
             if cached is not None:
                 self._runs.move_to_end(run_id)
                 found[run_id] = cached
-            elif run_id in loaded and run_id not in whole:
-                found[run_id] = loaded[run_id]
+            elif run_id not in whole and (read := loaded.get(run_id)) is not None and read.live is None:
+                found[run_id] = read
             else:
                 missing.append(run_id)
         if not missing:
             yield found
         for portion in self._portions(missing, whole):
             self._metrics.runs_loaded.inc(len(portion))
-            for run_id, read in self._store.load(portion, whole).items():
-                found[run_id] = cached_from(read)
+            for run_id, run in self._store.load(portion, whole).items():
+                found[run_id] = cached_from(run)
             yield found
             found = {}
 

@@ -213,7 +213,9 @@ class Intake:
             return True
         losses = self._ledger.losses(record.partition, record.offset)
         if losses and self._executor.knows(task.fence):
-            losses = 0  # the partition was lost, and has come back to the worker that runs it
+            # The partition was lost, and has come back to the worker that runs it, or did.
+            self._ledger.forgive(record.partition, record.offset)
+            losses = 0
         verdict = self._config.careful.verdict(losses, beside=bool(begun))
         if verdict == "wait":
             self._slots.release()

@@ -170,6 +170,11 @@ class Window:
         place = bisect_right(self.losses, offset, key=itemgetter(0)) - 1
         return self.losses[place][2] if place >= 0 and offset < self.losses[place][1] else 0
 
+    def forgive(self, offset: int) -> None:
+        """No worker was lost under this one after all."""
+        parts = [((start, min(end, offset), n), (max(start, offset + 1), end, n)) for start, end, n in self.losses]
+        self.losses = [part for each in parts for part in each if part[0] < part[1]]
+
     def _next_losses(self, more: int) -> list[Losses]:
         """Of all from ``base`` on, with ``more`` for what is taken. Done offsets are among them, where nobody looks."""
         found: list[Losses] = []

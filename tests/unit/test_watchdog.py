@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import pytest
@@ -48,8 +49,8 @@ class Around:
     def partition_counts(self) -> dict[str, int]:
         return {}
 
-    def load(self, run_ids: list[str]) -> dict[str, Any]:
-        return {run_id: Cached(3, self.state, None, 0, (), 1, None, 10) for run_id in run_ids}
+    def load(self, run_ids: list[str]) -> Iterator[dict[str, Any]]:
+        yield {run_id: Cached(3, self.state, None, 0, (), 1, None, 10) for run_id in run_ids}
 
 
 def found(status: Literal["running", "paused", "suspended"], *, nodes: Any = None, held: Any = ()) -> list[Entry]:

@@ -25,6 +25,7 @@ from ductor_stream.worker.outcomes import Outcome
 from ductor_stream.worker.outlet import Outlet
 from ductor_stream.worker.reports import Reports
 from ductor_stream.worker.slots import Slots
+from ductor_stream.worker.window import decode_losses
 
 TOPICS = Topics("t")
 
@@ -261,11 +262,13 @@ def test_who_still_runs_a_task_when_its_partition_comes_back_does_not_give_it_up
         process.next[0] = 0
         process.intake.assigned(kafka.committed)
     process.turns(3)
-    assert (kafka.reports, len(process.slow)) == (
-        [],
-        GIVEN_UP_AT + 3,
-    )  # the executor joins them to the attempt that runs
+    # The executor joins them to the attempt that runs.
+    assert (kafka.reports, len(process.slow)) == ([], GIVEN_UP_AT + 3)
     assert [each.task.fence for each in process.slow] == [process.slow[0].task.fence] * (GIVEN_UP_AT + 3)
+    position = kafka.committed[0]
+    assert decode_losses(position.offset or 0, position.metadata) == [(0, 1, 1)], (
+        "nor does the next worker, if this one dies"
+    )
 
 
 def test_what_begins_alone_is_alone_among_all_queues_of_its_process() -> None:

@@ -107,6 +107,14 @@ def test_losses_are_read_back_as_they_were_written(numbers: list[tuple[int, int,
         assert decode_runs(base, told) == decode_runs(base, done)
 
 
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4), st.integers(1, 5)), max_size=6), st.integers(0, 40))
+def test_what_is_forgiven_is_forgotten_of_one_offset_alone(numbers: list[tuple[int, int, int]], offset: int) -> None:
+    window = Window(0, (), _losses(0, numbers))
+    want = {each: 0 if each == offset else window.losses_under(each) for each in range(60)}
+    window.forgive(offset)
+    assert {each: window.losses_under(each) for each in range(60)} == want
+
+
 def test_losses_that_do_not_fit_are_left_out_from_the_end() -> None:
     losses = _losses(0, [(2, 1, 1 + n % 3) for n in range(5_000)])
     told = encode_losses(0, losses, 1_000)
