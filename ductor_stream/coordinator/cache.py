@@ -35,6 +35,9 @@ class Cached(msgspec.Struct):
     problem: str = ""
 
 
+_AT_ONCE = 500
+"""Runs read by one query: each takes a few KB, however short its history is."""
+
 _NOTHING: Mapping[str, Cached] = {}
 
 
@@ -82,17 +85,17 @@ class RunCache:
             found = {}
 
     def _portions(self, missing: Sequence[str], whole: frozenset[str]) -> Iterator[list[str]]:
-        sizes = self._store.sizes(missing, whole) if len(missing) > 1 else {}
-        portion: list[str] = []
-        size = 0
-        for run_id in missing:
-            own = sizes.get(run_id, 0)  # nothing is asked of one alone
-            if portion and size + own > self._load_bytes:
-                yield portion
-                portion, size = [], 0
-            portion.append(run_id)
-            size += own
-        if portion:
+        for first in range(0, len(missing), _AT_ONCE):
+            asked = missing[first : first + _AT_ONCE]
+            sizes = self._store.sizes(asked, whole) if len(asked) > 1 else dict.fromkeys(asked, 0)
+            portion: list[str] = []
+            size = 0
+            for run_id in asked:
+                if portion and size + sizes[run_id] > self._load_bytes:
+                    yield portion
+                    portion, size = [], 0
+                portion.append(run_id)
+                size += sizes[run_id]
             yield portion
 
     def peek(self, run_id: str) -> Cached | None:

@@ -73,9 +73,22 @@ class Ticker:
 
         What belongs into the commit beside the runs is added to ``work``.
         """
+        by_run = self._by_run(entries)
+        for runs in portions:
+            for run_id in [run_id for run_id in by_run if run_id in runs]:
+                before = runs[run_id]
+                ticked.append(self._tick_one(work, run_id, by_run.pop(run_id), before))
+                if self._cache.peek(run_id) is not before:
+                    before.history = ()  # it was read for this tick: the next portion needs the room
+
+    def _by_run(self, entries: Sequence[Entry]) -> dict[str, list[Entry]]:
+        """The inputs of each run, in order; those that were applied before are left out (R6).
+
+        But for a start: who sends it again may not have heard what became of it.
+        """
         known = self.known(entries)
         fresh: set[tuple[str, str, str]] = set()
-        by_run: dict[str, list[Entry]] = {}
+        found: dict[str, list[Entry]] = {}
         for entry in entries:
             if entry.dedupe is not None:
                 key = (entry.run_id, *entry.dedupe)
@@ -83,17 +96,11 @@ class Ticker:
                     self._metrics.duplicate_inputs[entry.dedupe[0]].inc()
                     if key in fresh or not isinstance(entry.input, RunStarted):
                         continue
-                    # Who sent it may not have heard what became of it: that is told again, and nothing else happens.
                     repeated = StartRepeated(entry.input.start_id, refused=not known[key])
                     entry = msgspec.structs.replace(entry, input=repeated, dedupe=None)
                 fresh.add(key)
-            by_run.setdefault(entry.run_id, []).append(entry)
-        for runs in portions:
-            for run_id in [run_id for run_id in by_run if run_id in runs]:
-                before = runs[run_id]
-                ticked.append(self._tick_one(work, run_id, by_run.pop(run_id), before))
-                if self._cache.peek(run_id) is not before:
-                    before.history = ()  # it was read for this tick: the next portion needs the room
+            found.setdefault(entry.run_id, []).append(entry)
+        return found
 
     def _tick_one(self, work: Work, run_id: str, entries: list[Entry], before: Cached) -> Ticked:
         ticked = Ticked(run_id, entries[0].partition, entries, before, lost=work.lost.get(run_id, 0))

@@ -75,8 +75,8 @@ class EmitLifecycle(msgspec.Struct, frozen=True, gc=False):
     """Publish a lifecycle event. ``seq`` is dense per run; ``about`` is the start or command id of a rejection.
 
     ``start.answered`` tells a start that uses what exists, or comes again, how that has ended (``status``), or that it
-    was refused before (``rejected``); ``run.contended`` that the run has lost version checks. They change nothing, so they have no number of their own: they
-    repeat the last one.
+    was refused before (``rejected``); ``run.contended`` that the run has lost version checks. They change nothing, so
+    they have no number of their own: they repeat the last one.
     """
 
     type: LifecycleType
