@@ -41,6 +41,10 @@ committed is run again by others."""
 HANDOVER_S = 2.0
 """How long a rebalance is held up for results that are on their way; the others of the group wait for it."""
 
+DOUBTFUL_S = 1.0
+"""For how long after the first task of a partition, or one under which workers were lost, what begins is written down before:
+what has ended the last worker was begun within ``COMMIT_EVERY_S`` of its last commit, so the next one comes to it at once."""
+
 MOST_AT_ONCE = 500
 
 ASK_AGAIN_S = 1.0
@@ -70,7 +74,7 @@ class Intake:
         self._ledger = config.way.ledger
         self._monotonic = config.way.clock.monotonic
         self._held: list[TaskRecord] = []
-        self._unwritten: set[int] = set()  # partitions of which no commit says yet what was begun here
+        self._doubtful: dict[int, float] = {}  # until when what begins of a partition is written down before
         self._paused: set[int] = set()
         self._commit_at = 0.0
         self._read_again_at = 0.0
@@ -152,10 +156,12 @@ class Intake:
         while not self._commit(wait=True) and self._monotonic() < until:
             self._rest()
 
-    def _write_down(self, partitions: set[int]) -> None:
-        """Commit what is about to begin, so that it counts as begun should this process not outlive it (decision 15)."""
-        self._unwritten -= partitions
-        positions = self._ledger.due(partitions)
+    def _write_down(self) -> None:
+        """Commit what is about to begin, so that it counts as begun should this process not outlive it (decision 15).
+
+        And what is done, of all partitions: that must not be blamed.
+        """
+        positions = self._ledger.due()
         if positions and not self._source.commit(positions, wait=True):
             self._ledger.touch(positions)  # so be it: one worker more may be lost before it is given up
 
@@ -180,16 +186,18 @@ class Intake:
                 behind.add(record.partition)
                 self._held.append(record)
         if begun:
-            at_stake = {delivery.place.partition for delivery in begun if self._is_at_stake(delivery)}
+            at_stake = [delivery for delivery in begun if self._is_at_stake(delivery)]
             if at_stake:
-                self._write_down(at_stake)
+                self._write_down()
             self._ledger.begin_all((delivery.place, delivery) for delivery in begun)
             queue, slots = self._config.queue, self._slots
             self._executor.submit_all([Order(delivery.task, queue, slots, delivery) for delivery in begun])
 
     def _is_at_stake(self, delivery: TopicDelivery) -> bool:
-        place = delivery.place
-        return place.partition in self._unwritten or self._ledger.losses(place.partition, place.offset) > 0
+        (partition, offset, _), now = delivery.place, self._monotonic()
+        if partition not in self._doubtful or self._ledger.losses(partition, offset) > 0:
+            self._doubtful[partition] = now + DOUBTFUL_S
+        return now < self._doubtful[partition]
 
     def _take(self, record: TaskRecord, begun: list[TopicDelivery]) -> bool:
         """Take a record, or say that it has to wait."""
@@ -226,7 +234,7 @@ class Intake:
             return True
         if verdict == "alone":
             _log.warning("workers were lost under this task, it begins again", lost=losses, **keys_of(task.fence))
-            self._config.careful.begins_alone(lambda: delivery.runs)
+            self._config.careful.begins_alone(lambda: not self._ledger.is_done(delivery.place))
         begun.append(delivery)
         return True
 
@@ -265,7 +273,7 @@ class Intake:
         """Begin to count these partitions."""
         for partition, position in positions.items():
             self._ledger.open(partition, position)
-        self._unwritten |= positions.keys()
+            self._doubtful.pop(partition, None)
         self._paused -= positions.keys()
 
     def revoked(self, partitions: frozenset[int]) -> None:
@@ -294,5 +302,6 @@ class Intake:
 
     def _let_go(self, partitions: frozenset[int]) -> None:
         self._held = [record for record in self._held if record.partition not in partitions]
-        self._unwritten -= partitions
         self._paused -= partitions
+        for partition in partitions:
+            self._doubtful.pop(partition, None)

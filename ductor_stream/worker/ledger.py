@@ -128,6 +128,11 @@ class Ledger:
             if self._waiting:
                 self._changed.notify_all()
 
+    def is_done(self, place: Place) -> bool:
+        """Whether the broker has the place's result, or its dead letter."""
+        with self._lock:
+            return place.window.is_done(place.offset)
+
     def notice(self) -> None:
         """Something about what is under way has changed."""
         with self._lock:

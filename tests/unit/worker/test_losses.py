@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from worker_rigs import task_json
 
@@ -33,8 +33,8 @@ TOPICS = Topics("t")
 class Clock:
     """One that is moved by hand."""
 
-    def __init__(self) -> None:
-        self.s = 1_000.0
+    def __init__(self, poll_s: float = 0.1) -> None:
+        self.s, self.poll_s = 1_000.0, poll_s
 
     def now(self) -> int:
         return int(self.s * 1000)
@@ -115,7 +115,7 @@ class Process:
                 key, value = records[self.next[partition]]
                 found.append(TaskRecord(partition, self.next[partition], key.encode(), value, ()))
                 self.next[partition] += 1
-        self.clock.s += 0.1
+        self.clock.s += self.clock.poll_s
         return found
 
     def pause(self, partitions: Iterable[int]) -> None:
@@ -161,10 +161,10 @@ class Process:
             self.intake.turn()
 
 
-def live(kafka: Kafka, clock: Clock, slots: int, *, turns: int = 60, **options: bool) -> bool:
-    """One process, to its death (False) or for some turns."""
+def live(kafka: Kafka, clock: Clock, slots: int, **options: bool) -> bool:
+    """One process, to its death (False) or for six seconds."""
     try:
-        Process(kafka, clock, slots, **options).turns(turns)
+        Process(kafka, clock, slots, **options).turns(int(6 / clock.poll_s))
     except Died:
         return False
     return True
@@ -174,9 +174,12 @@ STEPS = st.lists(st.sampled_from(["quick", "quick", "quick", "deadly"]), max_siz
 
 
 @settings(deadline=None)
-@given(st.lists(STEPS, min_size=1, max_size=3), st.integers(1, 20))
-def test_deadly_tasks_are_given_up_and_all_others_run(partitions: list[list[str]], slots: int) -> None:
-    kafka, clock = Kafka(dict(enumerate(partitions))), Clock()
+@given(st.lists(STEPS, min_size=1, max_size=3), st.integers(1, 20), st.sampled_from([0.01, 0.04, 0.1, 0.3]))
+@example([["quick"] * 3 + ["deadly"] + ["quick"] * 2 + ["deadly"]], 3, 0.1)
+@example([["quick"] * 6 + ["deadly"]], 1, 0.01)
+def test_deadly_tasks_are_given_up_and_all_others_run(partitions: list[list[str]], slots: int, poll_s: float) -> None:
+    """However many batches are taken between two commits: what is not written down yet is run, or is lost, again."""
+    kafka, clock = Kafka(dict(enumerate(partitions))), Clock(poll_s)
     deadly = sum(step == "deadly" for steps in partitions for step in steps)
     deaths = 0
     while not live(kafka, clock, slots):
