@@ -221,7 +221,7 @@ class Intake:
             return True
         losses = self._ledger.losses(record.partition, record.offset)
         if losses and self._executor.knows(task.fence):
-            # The partition was lost, and has come back to the worker that runs it, or did.
+            # The partition was lost, and has come back to the worker that runs it, or has just run it.
             self._ledger.forgive(record.partition, record.offset)
             losses = 0
         verdict = self._config.careful.verdict(losses, beside=bool(begun))
