@@ -18,6 +18,7 @@ from ductor_stream.engine.binding import Parameter, Parameters
 from ductor_stream.engine.definition import StepDefinition, StepOptions
 from ductor_stream.errors import InvalidDefinition
 from ductor_stream.protocol.limits import MAX_PAYLOAD_BYTES, MAX_TOPIC
+from ductor_stream.protocol.topics import is_topic
 from ductor_stream.rules.single import Single
 from ductor_stream.rules.table import Parts, Table
 from ductor_stream.shapes import fields_of, shape_of
@@ -82,7 +83,7 @@ def kafka_step(subject: Subject, record: KafkaRecord, input: Any, options: Mappi
     if not isinstance(record, KafkaRecord):
         raise subject.refuse(f"it takes a KafkaRecord(…), got {record!r}")
     definition, parameters = _step(subject, (input, None), KAFKA_OPTIONS, options)
-    if not re.fullmatch(rf"[A-Za-z0-9._-]{{1,{MAX_TOPIC}}}", record.topic) or record.topic in (".", ".."):
+    if not is_topic(record.topic):
         raise subject.refuse(f"topic is {record.topic!r}; use 1 to {MAX_TOPIC} characters of A-Z a-z 0-9 . _ -")
     if record.topic.startswith("ductor."):
         raise subject.refuse(f"topic is {record.topic!r}; those of the engine are not published to: use a client")

@@ -19,6 +19,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from ductor_stream.kafka.options import in_words, is_fatal
 from ductor_stream.kafka.repeats import REPEATS
 from ductor_stream.ports import Acknowledged, Outgoing, Undeliverable
+from ductor_stream.protocol.topics import is_topic
 
 logger = logging.getLogger("ductor_stream.kafka.producer")
 logger.addFilter(REPEATS)  # what a client hears of its connections comes many times a second
@@ -42,9 +43,16 @@ PERMANENT = frozenset(
 )
 """Errors of a record that no later try can mend: too large, an illegal topic name.
 
-A topic that is unknown, forbidden or without a leader is none of them (protocol 12), nor is a time that the broker does
-not take (of a host whose clock is an hour ahead), for which the records beside it are called invalid too.
+Of a topic with an illegal name the client says so once; what is produced to it later is for an unknown topic. So
+``illegal`` is asked first. A topic that is unknown, forbidden or without a leader is none of them (protocol 12), nor is
+a time that the broker does not take (of a host whose clock is an hour ahead), for which the records beside it are
+called invalid too.
 """
+
+
+def illegal(topic: str) -> str:
+    """What is wrong with the name of a topic that no Kafka can have, or ``""``."""
+    return "" if is_topic(topic) else f"no topic can be named {topic[:80]!r}: use 1 to 249 of A-Z a-z 0-9 . _ -"
 
 
 class _Call:
@@ -119,6 +127,9 @@ class RecordProducer:
         heard = partial(self._heard, call, record)
         headers: Any = record.headers
         deadline = 0.0
+        if wrong := illegal(record.topic):
+            self._failed(call, record, wrong, permanent=True)
+            return
         while True:
             try:
                 self._client.produce(

@@ -17,7 +17,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from ductor_stream.kafka.options import is_fatal
-from ductor_stream.kafka.producer import KEY_DECIDES, PERMANENT, PURGE_SECONDS
+from ductor_stream.kafka.producer import KEY_DECIDES, PERMANENT, PURGE_SECONDS, illegal
 from ductor_stream.kafka.repeats import REPEATS
 from ductor_stream.ports import Delivered, Outgoing, Undeliverable
 
@@ -74,6 +74,8 @@ class TaskProducer:
         if number not in self._open:
             return None
         record, _ = self._open[number]
+        if wrong := illegal(record.topic):
+            return wrong
         headers: Any = record.headers
         try:
             self._client.produce(

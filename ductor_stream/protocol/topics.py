@@ -10,17 +10,24 @@ import msgspec
 
 from ductor_stream.errors import InvalidConfig, InvalidDefinition
 from ductor_stream.ports import INBOUND, Inbound
-from ductor_stream.protocol.limits import MAX_NAME, MAX_NAMESPACE, MAX_PREFIX
+from ductor_stream.protocol.limits import MAX_NAME, MAX_NAMESPACE, MAX_PREFIX, MAX_TOPIC
 
 NAME_PATTERN = rf"^[A-Za-z0-9_.-]{{1,{MAX_NAME}}}\Z"
 _NAME = re.compile(NAME_PATTERN)
 _NAMESPACE = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_NAMESPACE}}}")
 _PREFIX = re.compile(rf"[A-Za-z0-9_.-]{{0,{MAX_PREFIX}}}")
+_TOPIC = re.compile(rf"(?!\.{{1,2}}\Z)[A-Za-z0-9._-]{{1,{MAX_TOPIC}}}")
 
 
 def is_name(text: str) -> bool:
     """Whether this may be the name of a workflow, version, step, queue or signal."""
     return _NAME.match(text) is not None
+
+
+@functools.lru_cache(maxsize=1_024)
+def is_topic(text: str) -> bool:
+    """Whether Kafka can have a topic of this name (``Topic.validate`` of Apache Kafka)."""
+    return _TOPIC.fullmatch(text) is not None
 
 
 class Topics(msgspec.Struct, frozen=True):

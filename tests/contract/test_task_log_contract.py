@@ -199,4 +199,8 @@ def test_on_kafka_a_refusal_says_whether_another_try_can_help(kafka: KafkaServer
         "unknown": False,
         "large": True,
     }
+    again: list[Undeliverable | None] = []
+    rig.log.produce(Outgoing("no such/topic", b"r", b""), again.append)
+    until(lambda: again)
+    assert again[0] is not None and again[0].permanent and "no such/topic" in again[0].error
     rig.close()

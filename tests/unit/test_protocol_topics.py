@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ductor_stream.errors import InvalidConfig, InvalidDefinition
 from ductor_stream.ports import INBOUND
 from ductor_stream.protocol.limits import MAX_NAME, MAX_NAMESPACE, MAX_PREFIX, MAX_TOPIC
-from ductor_stream.protocol.topics import Topics, is_name
+from ductor_stream.protocol.topics import Topics, is_name, is_topic
 
 NAMES = st.from_regex(rf"[A-Za-z0-9_.-]{{1,{MAX_NAME}}}", fullmatch=True)
 
@@ -85,3 +85,13 @@ def test_the_longest_names_are_still_a_topic_of_kafka() -> None:
 def test_topics_cannot_be_changed() -> None:
     with pytest.raises(AttributeError):
         Topics("shop").namespace = "other"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("name", ["a", "A.b_c-9", ".a", "...", "x" * 249])
+def test_names_that_kafka_takes_for_a_topic(name: str) -> None:
+    assert is_topic(name)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "ä", "a\n", "a\0", "x" * 250])
+def test_names_that_no_topic_of_kafka_can_have(name: str) -> None:
+    assert not is_topic(name)

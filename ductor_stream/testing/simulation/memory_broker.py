@@ -11,7 +11,7 @@ import msgspec
 
 from ductor_stream.engine.ids import partition_of
 from ductor_stream.ports import INBOUND, UNREAD, Outgoing
-from ductor_stream.protocol.topics import Topics
+from ductor_stream.protocol.topics import Topics, is_topic
 
 if TYPE_CHECKING:
     from ductor_stream.testing.simulation.memory_log import MemoryLog
@@ -141,7 +141,7 @@ class Broker:
         """Why the broker does not take a record, and whether that is for ever."""
         if len(record.value) > LARGEST_RECORD:
             return "message too large", True
-        if not record.topic.replace(".", "").replace("-", "").replace("_", "").isalnum():
+        if not is_topic(record.topic):
             return "illegal topic name", True
         if record.topic not in self.topics:
             return "unknown topic", False
