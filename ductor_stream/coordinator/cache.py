@@ -77,26 +77,15 @@ class RunCache:
                 missing.append(run_id)
         if not missing:
             yield found
-        for portion in self._portions(missing, whole):
-            self._metrics.runs_loaded.inc(len(portion))
-            for run_id, run in self._store.load(portion, whole).items():
-                found[run_id] = cached_from(run)
-            yield found
-            found = {}
-
-    def _portions(self, missing: Sequence[str], whole: frozenset[str]) -> Iterator[list[str]]:
         for first in range(0, len(missing), _AT_ONCE):
             asked = missing[first : first + _AT_ONCE]
-            sizes = self._store.sizes(asked, whole) if len(asked) > 1 else dict.fromkeys(asked, 0)
-            portion: list[str] = []
-            size = 0
-            for run_id in asked:
-                if portion and size + sizes[run_id] > self._load_bytes:
-                    yield portion
-                    portion, size = [], 0
-                portion.append(run_id)
-                size += sizes[run_id]
-            yield portion
+            while asked:
+                for run_id, run in self._store.load(asked, whole, self._load_bytes).items():
+                    found[run_id] = cached_from(run)
+                    self._metrics.runs_loaded.inc()
+                asked = [run_id for run_id in asked if run_id not in found]
+                yield found
+                found = {}
 
     def peek(self, run_id: str) -> Cached | None:
         """The run, if it is in memory."""

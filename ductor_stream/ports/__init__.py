@@ -22,6 +22,7 @@ from ductor_stream.ports.log import (
 )
 from ductor_stream.ports.process import Clock, LocalWorkers
 from ductor_stream.ports.store import (
+    UNBOUNDED,
     AttemptRow,
     Batch,
     BufferedMessage,
@@ -41,6 +42,7 @@ from ductor_stream.ports.tasks import Delivered, TaskLog, TaskOwnership, TaskPos
 
 __all__ = [
     "INBOUND",
+    "UNBOUNDED",
     "UNREAD",
     "Acknowledged",
     "AttemptRow",

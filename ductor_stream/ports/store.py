@@ -222,6 +222,10 @@ class Foldable(msgspec.Struct, frozen=True):
     transitions: list[tuple[int, int, int, bytes]]
 
 
+UNBOUNDED = 2**62
+"""More bytes than there are."""
+
+
 class RunStore(Protocol):
     """Postgres as the coordinator needs it. One connection, used by one thread."""
 
@@ -237,14 +241,14 @@ class RunStore(Protocol):
     def note(self, partition: int, token: str, epoch: int, run_id: str | None, deaths: int) -> None:
         """Write down which run is about to be tried, or None (nothing if the partition is no longer ours)."""
 
-    def load(self, run_ids: Sequence[str], whole: Collection[str] = ()) -> dict[str, LoadedRun]:
-        """Runs with their records, and buffered messages; every id asked for is in the answer.
+    def load(
+        self, run_ids: Sequence[str], whole: Collection[str] = (), at_most: int = UNBOUNDED
+    ) -> dict[str, LoadedRun]:
+        """The first of these runs, with their records and buffered messages: as many as ``at_most`` bytes of those hold.
 
-        Closed runs come without their records, unless they are in ``whole``.
+        One is there at least; a run that does not exist takes nothing. Closed runs come without their records, unless
+        they are in ``whole``.
         """
-
-    def sizes(self, run_ids: Sequence[str], whole: Collection[str] = ()) -> dict[str, int]:
-        """How many bytes ``load`` would read of each of these runs: records, and buffered messages."""
 
     def lock(self, run_ids: Sequence[str]) -> None:
         """For the last try of a conflict: hold the row locks of these runs until the next commit (protocol 18)."""

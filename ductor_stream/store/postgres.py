@@ -9,7 +9,17 @@ from typing import Any
 import psycopg
 
 from ductor_stream.errors import InvariantViolation, RecordVersionConflict, StoreUnavailable, TopicsNotReady
-from ductor_stream.ports import Batch, BufferedMessage, Foldable, Folded, InboxRow, LoadedRun, Namespace, Taken
+from ductor_stream.ports import (
+    UNBOUNDED,
+    Batch,
+    BufferedMessage,
+    Foldable,
+    Folded,
+    InboxRow,
+    LoadedRun,
+    Namespace,
+    Taken,
+)
 from ductor_stream.store import commit as committing
 from ductor_stream.store import folding, takeover
 from ductor_stream.store.columns import Column, Int2, Int4, Int8, Moment, Text, Texts, storable
@@ -119,23 +129,20 @@ class PostgresStore:
         with self._asking() as connection:
             connection.execute(sql("note_suspect"), self._keyed(run_id=Text(run_id), deaths=Int2(deaths), **fence))
 
-    def load(self, run_ids: Sequence[str], whole: Collection[str] = ()) -> dict[str, LoadedRun]:
-        """Runs with their records, and buffered messages; every id asked for is in the answer.
+    def load(
+        self, run_ids: Sequence[str], whole: Collection[str] = (), at_most: int = UNBOUNDED
+    ) -> dict[str, LoadedRun]:
+        """The first of these runs, with their records and buffered messages: as many as ``at_most`` bytes of those hold.
 
-        Closed runs come without their records, unless they are in ``whole``.
+        One is there at least. Closed runs come without their records, unless they are in ``whole``.
         """
         # An id that Postgres cannot hold belongs to no run: asking for it would fail the others' load.
         ids = [run_id for run_id in dict.fromkeys(run_ids) if storable(run_id)]
-        rows = self._rows("load_runs", self._keyed(run_ids=Texts(ids), whole=Texts(sorted(whole)))) if ids else []
-        loaded = {run_id: LoadedRun(run_id, 0, None, [], []) for run_id in run_ids}
-        loaded.update((row[0], _loaded(*row)) for row in rows)
+        loaded = {run_id: LoadedRun(run_id, 0, None, [], []) for run_id in run_ids if not storable(run_id)}
+        if ids:
+            params = self._keyed(run_ids=Texts(ids), whole=Texts(sorted(whole)), bytes=Int8(at_most))
+            loaded.update((row[0], _loaded(*row)) for row in self._rows("load_runs", params))
         return loaded
-
-    def sizes(self, run_ids: Sequence[str], whole: Collection[str] = ()) -> dict[str, int]:
-        """How many bytes ``load`` would read of each of these runs."""
-        ids = [run_id for run_id in dict.fromkeys(run_ids) if storable(run_id)]
-        rows = self._rows("measure_runs", self._keyed(run_ids=Texts(ids), whole=Texts(sorted(whole)))) if ids else []
-        return dict.fromkeys(run_ids, 0) | dict(rows)
 
     def lock(self, run_ids: Sequence[str]) -> None:
         """For the last try of a conflict: hold the row locks of these runs until the next commit (protocol 18).

@@ -214,7 +214,7 @@ def test_loading_nothing_and_the_same_run_twice(owner: Owner) -> None:
     assert list(owner.store.load(["r", "r"])) == ["r"]
 
 
-def test_how_much_of_each_run_would_be_loaded(owner: Owner) -> None:
+def test_runs_are_loaded_as_far_as_a_limit_of_bytes_goes(owner: Owner) -> None:
     """Records of the current execution and what waits for it; of a closed run only where it is wanted whole."""
     for run_id, times in (("r", 2), ("s", 3)):
         for _ in range(times):
@@ -224,14 +224,18 @@ def test_how_much_of_each_run_would_be_loaded(owner: Owner) -> None:
         owner.write("t", execution=2, journal_from=1),
         messages=[owner.message("early", "m", body=b"12345", expires_at=T0)],
     )
-    ids = ["r", "s", "t", "early", "unknown"]
+    ids = ["unknown", "early", "s", "r", "newcomer", "t"]
     for whole in ([], ["s"]):
-        loaded = owner.store.load(ids, whole)
-        asked = {r: sum(map(len, run.records)) + sum(len(m.body) for m in run.buffered) for r, run in loaded.items()}
-        assert owner.store.sizes(ids, whole) == asked
-        assert (asked["early"], asked["unknown"], asked["r"] > 0, asked["s"] > 0) == (5, 0, True, bool(whole))
-    assert owner.store.sizes([]) == {}
-    assert owner.store.sizes(["a\0b", "\udfff"]) == {"a\0b": 0, "\udfff": 0}
+        everything = owner.store.load(ids, whole)
+        assert list(everything) == ids
+        size = {r: sum(map(len, run.records)) + sum(len(m.body) for m in run.buffered) for r, run in everything.items()}
+        assert (size["early"], size["unknown"], size["r"] > 0, size["s"] > 0) == (5, 0, True, bool(whole))
+        for limit in range(sum(size.values()) + 2):
+            fit = [r for n, r in enumerate(ids) if not n or sum(size[i] for i in ids[: n + 1]) <= limit]
+            assert owner.store.load(ids, whole, limit) == {r: everything[r] for r in fit}
+    assert list(owner.store.load(["r", "s"], at_most=0)) == ["r"], "one at least"
+    assert set(owner.store.load(["r", "a\0b"], at_most=0)) - {"a\0b"} == {"r"}
+    assert owner.store.load([], at_most=0) == {}
 
 
 def test_commit_tells_the_time(owner: Owner) -> None:

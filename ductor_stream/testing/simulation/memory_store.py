@@ -15,6 +15,7 @@ from ductor_stream.errors import (
     StoreUnavailable,
 )
 from ductor_stream.ports import (
+    UNBOUNDED,
     Batch,
     BufferedMessage,
     Foldable,
@@ -102,10 +103,19 @@ class MemoryStore:
 
     # -- runs -------------------------------------------------------------------------------
 
-    def load(self, run_ids: Sequence[str], whole: Collection[str] = ()) -> dict[str, LoadedRun]:
-        """Runs with their records, and buffered messages."""
+    def load(
+        self, run_ids: Sequence[str], whole: Collection[str] = (), at_most: int = UNBOUNDED
+    ) -> dict[str, LoadedRun]:
+        """The first of these runs, with their records and buffered messages: as many as ``at_most`` bytes of those hold."""
         self._gate.enter("load")
-        return {run_id: self._loaded(run_id, run_id in whole) for run_id in dict.fromkeys(run_ids)}
+        found: dict[str, LoadedRun] = {}
+        for run_id in dict.fromkeys(run_ids):
+            run = self._loaded(run_id, run_id in whole)
+            at_most -= sum(map(len, run.records)) + sum(len(message.body) for message in run.buffered)
+            if found and at_most < 0:
+                break
+            found[run_id] = run
+        return found
 
     def _loaded(self, run_id: str, whole: bool) -> LoadedRun:
         database = self.database
@@ -118,15 +128,6 @@ class MemoryStore:
             entries = database.transitions[run_id]
             records = [entry.records for entry in entries if entry.record_version >= run.journal_from]
         return LoadedRun(run_id, run.expected + 1, run.header, records, buffered, run.journal_from)
-
-    def sizes(self, run_ids: Sequence[str], whole: Collection[str] = ()) -> dict[str, int]:
-        """How many bytes ``load`` would read of each of these runs."""
-        self._gate.enter("sizes")
-        loaded = {run_id: self._loaded(run_id, run_id in whole) for run_id in run_ids}
-        return {
-            run_id: sum(map(len, run.records)) + sum(len(message.body) for message in run.buffered)
-            for run_id, run in loaded.items()
-        }
 
     def lock(self, run_ids: Sequence[str]) -> None:
         """Nobody else holds locks here, and none are needed: a commit is not interrupted."""

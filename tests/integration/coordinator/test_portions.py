@@ -30,10 +30,10 @@ class Loads:
         """Look on from now on."""
         load, commit = coordinator.store.load, coordinator.store.commit
 
-        def loaded(run_ids: Sequence[str], whole: Collection[str] = ()) -> dict[str, LoadedRun]:
-            found = load(run_ids, whole)
+        def loaded(run_ids: Sequence[str], whole: Collection[str], at_most: int) -> dict[str, LoadedRun]:
+            found = load(run_ids, whole, at_most)
             self.sizes.append(sum(len(raw) for run in found.values() for raw in run.records))
-            for run_id in run_ids:
+            for run_id in found:
                 self.times[run_id] = self.times.get(run_id, 0) + 1
             self.portions[-1] += 1
             return found

@@ -1,37 +1,40 @@
 -- name: load_runs
 -- purpose: rows, records of the current execution, and buffered messages of many runs, all as of one moment
 -- index: eec_workflow_run_pkey, eec_workflow_transition_pkey, eec_workflow_signal_waiting
-select k.run_id, r.record_version, r.state, r.journal_from,
+-- Of the first of them, as many as come with so many bytes of records and messages, but one at least.
+with measured as (
+    select k.n, k.run_id, r.record_version, r.state, r.journal_from, m.bytes is not null as waited,
+           r.closed_at is null or k.run_id = any(%(whole)b) as opened,
+           coalesce(t.bytes, 0) + coalesce(m.bytes, 0) as bytes
+      from unnest(%(run_ids)b) with ordinality as k(run_id, n)
+      left join lateral (
+           select * from eec_workflow_run where ns = %(ns)b and run_id = k.run_id offset 0) r on true
+     cross join lateral (
+           select sum(octet_length(records)) as bytes
+             from eec_workflow_transition
+            where ns = %(ns)b and run_id = r.run_id and record_version >= r.journal_from
+              and (r.closed_at is null or r.run_id = any(%(whole)b))) t
+     cross join lateral (
+           select sum(octet_length(body)) as bytes
+             from eec_workflow_signal
+            where ns = %(ns)b and run_id = k.run_id and body is not null) m
+),
+summed as (
+    select *, sum(bytes) over (order by n) as so_far from measured
+)
+select k.run_id, k.record_version, k.state, k.journal_from,
        array(select t.records
                from eec_workflow_transition t
-              where t.ns = r.ns and t.run_id = r.run_id and t.record_version >= r.journal_from
-                and (r.closed_at is null or r.run_id = any(%(whole)b))
+              where k.opened and t.ns = %(ns)b and t.run_id = k.run_id and t.record_version >= k.journal_from
               order by t.record_version),
        b.ids, b.kinds, b.bodies, b.expires_at
-  from unnest(%(run_ids)b) as k(run_id)
-  left join lateral (
-       select * from eec_workflow_run where ns = %(ns)b and run_id = k.run_id offset 0) r on true
-  cross join lateral (
+  from summed k
+ cross join lateral (
        select array_agg(s.id order by s.seq) as ids, array_agg(s.kind order by s.seq) as kinds,
               array_agg(s.body order by s.seq) as bodies, array_agg(s.expires_at order by s.seq) as expires_at
          from eec_workflow_signal s
-        where s.ns = %(ns)b and s.run_id = k.run_id and s.body is not null) b
-;
-
--- name: measure_runs
--- purpose: how many bytes of records and of buffered messages these runs are loaded with
--- index: eec_workflow_run_pkey, eec_workflow_transition_pkey, eec_workflow_signal_waiting
-select k.run_id,
-       coalesce((select sum(octet_length(t.records))
-                   from eec_workflow_transition t
-                  where t.ns = r.ns and t.run_id = r.run_id and t.record_version >= r.journal_from
-                    and (r.closed_at is null or r.run_id = any(%(whole)b))), 0)
-       + coalesce((select sum(octet_length(s.body))
-                     from eec_workflow_signal s
-                    where s.ns = %(ns)b and s.run_id = k.run_id and s.body is not null), 0)
-  from unnest(%(run_ids)b) as k(run_id)
-  left join lateral (
-       select * from eec_workflow_run where ns = %(ns)b and run_id = k.run_id offset 0) r on true
+        where k.waited and s.ns = %(ns)b and s.run_id = k.run_id and s.body is not null) b
+ where k.so_far <= %(bytes)b or k.n = 1
 ;
 
 -- name: lock_partitions
