@@ -64,5 +64,7 @@ def _smaller(best: Shrunk) -> Iterator[Limits]:
             yield msgspec.structs.replace(limits, faults=fewer)
     for kind in report.kinds:
         yield msgspec.structs.replace(limits, without=limits.without | {kind})
-    for run_id in report.asked:
-        yield msgspec.structs.replace(limits, dropped=limits.dropped | {run_id})
+    runs = list(report.asked)
+    for size in dict.fromkeys([len(runs) // 2, len(runs) // 4, 1]):
+        for first in range(0, len(runs), max(1, size)):
+            yield msgspec.structs.replace(limits, dropped=limits.dropped.union(runs[first : first + size]))
