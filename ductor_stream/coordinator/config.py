@@ -31,6 +31,9 @@ class CoordinatorConfig(msgspec.Struct, frozen=True):
     """Wait between looks at Kafka while SyncMatch attempts run; backs off to ten times that."""
     horizon_ms: int = 600_000
     """Timers due within this time are kept in memory; open runs are scanned again every half of it."""
+    overdue_wait_s: float = 10.0
+    """How long the timers of a partition wait, after it was taken, until what had come before that has been read: a cancel
+    or a signal of a downtime is heard before a timer of it. Behind a long backlog they begin without it."""
     buffered_ttl_ms: int = 86_400_000
     """How long a signal or command waits for its run (24 h), then it is dead-lettered."""
     buffered_limit: int = 10_000

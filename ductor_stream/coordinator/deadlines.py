@@ -1,26 +1,26 @@
-"""What has come due: timers and time-outs of the owned runs. Time-outs of attempts wait for the log (protocol 21)."""
+"""What has come due: timers and time-outs of the owned runs. Both wait for the log (protocol 21)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from ductor_stream.coordinator.cache import Cached, RunCache
+from ductor_stream.coordinator.caught_up import CaughtUp
+from ductor_stream.coordinator.config import CoordinatorConfig
 from ductor_stream.coordinator.heartbeats import CHECK_AGAIN_MS, Heartbeats
 from ductor_stream.coordinator.ownership import Owned
 from ductor_stream.coordinator.timers import Timers
 from ductor_stream.coordinator.work import Entry, Work
+from ductor_stream.engine.draft import deadline
 from ductor_stream.engine.events import AttemptFinished, AttemptTimedOut, TimerFired
 from ductor_stream.engine.ids import Fence
 from ductor_stream.engine.state import RunState
 from ductor_stream.engine.tick import due_events, wake_at
-from ductor_stream.errors import LogUnavailable
-from ductor_stream.ports import INBOUND, Clock, EventLog
+from ductor_stream.ports import Clock, EventLog
 from ductor_stream.protocol.inbound import Beat
 from ductor_stream.telemetry.metrics import Metrics
-
-RESULTS = INBOUND.index("attempt-results")
 
 
 class Deadlines:
@@ -28,18 +28,32 @@ class Deadlines:
 
     def __init__(
         self,
+        config: CoordinatorConfig,
         ports: tuple[EventLog, Clock],
         memory: tuple[RunCache, Timers, Heartbeats],
         metrics: Metrics,
     ) -> None:
-        self._log, self._clock = ports
+        self._config, self._clock = config, ports[1]
         self._cache, self._timers, self._heartbeats = memory
+        self._caught_up = CaughtUp(*ports)
         self._metrics = metrics
-        self._ends: dict[int, int | None] = {}
-        """Where results end by partition, asked at most once a turn: each question may take seconds when Kafka is away."""
+        self._behind: dict[int, tuple[int, float]] = {}
+        """Partitions whose timers have not begun: when they were taken, and until when (monotonic) they wait at most."""
+
+    def taken(self, partition: int, now: int) -> None:
+        """A partition was taken at that moment. What became due while nobody had it waits for what had come before."""
+        self._behind[partition] = (now, self._clock.monotonic() + self._config.overdue_wait_s)
+
+    def forget(self, partitions: Iterable[int]) -> None:
+        """These partitions are no longer ours."""
+        for partition in partitions:
+            self._behind.pop(partition, None)
+        self._caught_up.forget(partitions)
 
     def next_in(self) -> int | None:
         """In how many ms something comes due."""
+        if self._behind:
+            return CHECK_AGAIN_MS
         at, beats = self._timers.next_at(), self._heartbeats.next_in()
         timers = None if at is None else at - self._clock.now()
         return min((left for left in (timers, beats) if left is not None), default=None)
@@ -47,7 +61,8 @@ class Deadlines:
     def take(self, work: Work, owned: Mapping[int, Owned], limit: int) -> None:
         """Add due timers and time-outs."""
         now = self._clock.now()
-        self._ends.clear()
+        self._caught_up.begin()
+        self._begin_timers(owned, now)
         self._timers.refresh(now)
         due = self._timers.due(now, limit)
         if due:
@@ -67,14 +82,22 @@ class Deadlines:
                 continue
             # Kept until the commit that closes it has landed: were it lost, nobody would give the attempt up.
             self._heartbeats.again(heard)
-            if heard.watermark is None:
-                heard.watermark = self._end_of_results(row.partition)
+            heard.noticed = now if heard.noticed is None else min(heard.noticed, now)
+            caught_up = self._caught_up.since(heard.noticed, owned[row.partition], "attempt-results")
             if len(work.entries) >= limit or Fence(row.run_id, row.execution, row.node_id, row.generation) in alive:
                 continue
-            if not self._read_up_to(owned[row.partition], heard.watermark):
+            if not caught_up:
                 continue
             event = AttemptTimedOut(row.execution, row.node_id, row.generation, code)
             work.entries.append(Entry(row.run_id, row.partition, event))
+
+    def _begin_timers(self, owned: Mapping[int, Owned], now: int) -> None:
+        for partition, (taken_at, until) in list(self._behind.items()):
+            mine = owned[partition]
+            heard = [self._caught_up.since(taken_at, mine, topic) for topic in ("run-events", "attempt-results")]
+            if all(heard) or self._clock.monotonic() >= until:
+                self._timers.open(partition, now)
+                del self._behind[partition]
 
     def _take_run(self, work: Work, owned: Owned, cached: Cached, when: tuple[int, int, int]) -> None:
         at, now, share = when
@@ -89,7 +112,9 @@ class Deadlines:
                 if event.code == "timeout_schedule_to_start" and self._has_started(run_id, event):
                     started.add(event.node_id)
                     continue
-                if not self._read_up_to(owned, self._end_of_results(owned.partition)):
+                due_at = deadline(state.nodes[event.node_id], running=state.header.status == "running")
+                assert due_at is not None
+                if not self._caught_up.since(due_at, owned, "attempt-results"):
                     continue
             work.entries.append(Entry(run_id, owned.partition, event, due_at=at))
             found += 1
@@ -105,22 +130,6 @@ class Deadlines:
     def _has_started(self, run_id: str, event: AttemptTimedOut) -> bool:
         heard = self._heartbeats.find((run_id, event.execution, event.node_id))
         return heard is not None and heard.open.generation == event.generation
-
-    def _end_of_results(self, partition: int) -> int | None:
-        if partition not in self._ends:
-            self._ends[partition] = None
-            if self._log.healthy() and None not in (end for p, end in self._ends.items() if p != partition):
-                try:
-                    self._ends[partition] = self._log.end_offsets(partition)["attempt-results"]
-                except LogUnavailable:
-                    pass
-        return self._ends[partition]
-
-    def _read_up_to(self, owned: Owned, watermark: int | None) -> bool:
-        """Whether results that came before the due time have been applied."""
-        if watermark is None:
-            return False
-        return max(owned.offsets[RESULTS], self._log.reached_end(owned.partition, "attempt-results")) >= watermark
 
 
 def _without_starts(state: RunState, started: set[str]) -> RunState:

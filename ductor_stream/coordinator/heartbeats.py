@@ -22,7 +22,7 @@ Key = tuple[str, int, str]
 
 
 class Heard(msgspec.Struct):
-    """An attempt that was heard of. ``open`` is its row; ``watermark`` where the results topic ended after the due time.
+    """An attempt that was heard of. ``open`` is its row; ``noticed`` when it was found overdue (ms of Postgres's clock).
 
     ``began`` and ``beaten`` are when this owner first and last heard of it (ms of the monotonic clock).
     """
@@ -31,7 +31,7 @@ class Heard(msgspec.Struct):
     options: StepOptions | None
     began: int = 0
     beaten: int = 0
-    watermark: int | None = None
+    noticed: int | None = None
 
     def due(self) -> tuple[int, str]:
         """When it is given up (ms of the monotonic clock), and why."""

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from ductor_stream.coordinator.cache import RunCache
+from ductor_stream.coordinator.caught_up import RESULTS
 from ductor_stream.coordinator.config import CoordinatorConfig
-from ductor_stream.coordinator.deadlines import RESULTS, Deadlines
+from ductor_stream.coordinator.deadlines import Deadlines
 from ductor_stream.coordinator.heartbeats import Heartbeats
 from ductor_stream.coordinator.letters import DeadLetters
 from ductor_stream.coordinator.ownership import Owned
@@ -73,7 +74,7 @@ class Intake:
         self._config, self._inbound = config, topics.inbound_names
         self._store, self._log, self._clock, self._local = ports
         self._decoder, self._encoder, self._letters = codec
-        self._deadlines = Deadlines((self._log, self._clock), memory, metrics)
+        self._deadlines = Deadlines(config, (self._log, self._clock), memory, metrics)
         self._metrics = metrics
         self._n = partitions
         self._hinted: set[int] = set()
@@ -86,6 +87,12 @@ class Intake:
         self.limit = config.batch_limit
         """How many inputs to take at a time: 1 while somebody looks for a run that kills its owner."""
 
+    def taken(self, partition: int, now: int) -> None:
+        """A partition is ours, from that moment (ms of Postgres's clock) on: its inbox and its timers are to be looked at."""
+        self._hinted.add(partition)
+        if partition < self._n:  # else it is nobody's home
+            self._deadlines.taken(partition, now)
+
     def hint(self, partitions: Iterable[int]) -> None:
         """These partitions' inboxes have something."""
         self._hinted.update(partitions)
@@ -93,6 +100,7 @@ class Intake:
     def forget(self, partitions: Iterable[int]) -> None:
         """These partitions are no longer ours."""
         self._hinted.difference_update(partitions)
+        self._deadlines.forget(partitions)
 
     def take(self, owned: Mapping[int, Owned], until: float | None) -> Work:
         """Wait for work, at most until that monotonic time, and take a batch of it."""

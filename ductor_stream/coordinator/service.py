@@ -96,7 +96,7 @@ class Coordinator:
         self.compaction = Compaction(config, clocked, metrics)
         speech = (encoder, tasks, letters)
         self.takeover = TakeOver(
-            config, definitions, topics, ports, speech, memory, self.dispatcher, metrics, partitions
+            config, definitions, topics, ports, speech, beats, self.dispatcher, metrics, partitions
         )
         watching = (self.dispatcher, self.undelivered)
         self.watchdog = Watchdog(config, topics, ports[:3], beats, watching, metrics)
@@ -274,7 +274,7 @@ class Coordinator:
     def taken(self, owned: Owned, found: Taken, recreated: list[str]) -> None:
         self.suspects.taken(found)
         self.dispatcher.open(owned.partition, owned.confirmed)
-        self.intake.hint([owned.partition])
+        self.intake.taken(owned.partition, found.now)
         self.conflicts.waits.put_behind(self.intake.waiting(owned.partition))
         self.takeover.begin(owned, found, recreated)
 

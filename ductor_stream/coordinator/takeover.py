@@ -15,7 +15,6 @@ from ductor_stream.coordinator.dispatch import Dispatcher, Row
 from ductor_stream.coordinator.heartbeats import Heartbeats
 from ductor_stream.coordinator.letters import DeadLetters
 from ductor_stream.coordinator.ownership import Owned
-from ductor_stream.coordinator.timers import Timers
 from ductor_stream.coordinator.work import Entry, Work
 from ductor_stream.engine.actions import DispatchAttempt
 from ductor_stream.engine.events import Redeployed
@@ -76,7 +75,7 @@ class TakeOver:
         topics: Topics,
         ports: tuple[RunStore, EventLog, Clock, LocalWorkers | None],
         codec: tuple[Encoder, WorkerCodec, DeadLetters],
-        memory: tuple[RunCache, Timers, Heartbeats],
+        memory: tuple[RunCache, Heartbeats],
         dispatcher: Dispatcher,
         metrics: Metrics,
         partitions: int,
@@ -84,7 +83,7 @@ class TakeOver:
         self._config, self._definitions, self._topics = config, definitions, topics
         self._store, self._log, self._clock, self._local = ports
         (self._encoder, self._tasks, self._letters), self._dispatcher, self._metrics = codec, dispatcher, metrics
-        self._cache, self._timers, self._heartbeats = memory
+        self._cache, self._heartbeats = memory
         self._n = partitions
         self._entries: deque[Entry] = deque()
         self._ended: list[tuple[int, str, int, str]] = []
@@ -96,7 +95,7 @@ class TakeOver:
     # -- a partition was taken ----------------------------------------------------------------
 
     def begin(self, owned: Owned, found: Taken, recreated: list[str]) -> None:
-        """Redrive what the last owner left unconfirmed, and pick up timers, heartbeats and suspended runs."""
+        """Redrive what the last owner left unconfirmed, and pick up heartbeats and suspended runs."""
         partition = owned.partition
         for seq, body in found.outbox:
             records = self._still_wanted(msgspec.msgpack.decode(body, type=list[Outgoing]))
@@ -107,7 +106,6 @@ class TakeOver:
         self._note_unread(found, recreated)
         if partition >= self._n:
             return  # nobody's home: all there is to it was input, which has been sent on
-        self._timers.open(partition, found.now)
         self._pick_up(partition, found.open_attempts, found.now)
         self._suspended(partition)
         if recreated:

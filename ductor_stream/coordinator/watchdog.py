@@ -14,8 +14,8 @@ from itertools import chain, islice
 import msgspec
 
 from ductor_stream.coordinator.cache import RunCache
+from ductor_stream.coordinator.caught_up import RESULTS
 from ductor_stream.coordinator.config import CoordinatorConfig
-from ductor_stream.coordinator.deadlines import RESULTS
 from ductor_stream.coordinator.dispatch import Dispatcher
 from ductor_stream.coordinator.heartbeats import Heartbeats
 from ductor_stream.coordinator.ownership import Owned

@@ -27,6 +27,7 @@ from ductor_stream.coordinator import (
     work,
 )
 from ductor_stream.coordinator.cache import RunCache
+from ductor_stream.coordinator.caught_up import CaughtUp
 from ductor_stream.coordinator.ticking import Ticker
 from ductor_stream.coordinator.timers import Timers
 from ductor_stream.engine import fork, tick
@@ -185,6 +186,11 @@ def redrive_forgotten(original: Any) -> Any:
 @_bug(takeover.TakeOver, "_pick_up")
 def open_attempts_forgotten_at_take_over(original: Any) -> Any:
     return lambda self, partition, rows, now: None
+
+
+@_bug(CaughtUp, "since")
+def timers_overtake_the_log(original: Any) -> Any:
+    return lambda *_: True
 
 
 @_bug(Timers, "open")

@@ -24,6 +24,7 @@ FOUND_AT: dict[str, int] = {
     "outcome_of_a_child_sent_to_the_wrong_home": 0,
     "redrive_forgotten": 0,
     "open_attempts_forgotten_at_take_over": 0,
+    "timers_overtake_the_log": 0,
     "timers_lost_at_take_over": 2,
     "offsets_kept_when_a_topic_is_another_one": 3,
     "zombie_not_fenced": 0,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import msgspec
 
-from ductor_stream.engine.events import AnyEvent, Continuation, TimerFired
+from ductor_stream.engine.events import AnyEvent, Continuation, RunTimedOut, TimerFired
 from ductor_stream.engine.state import CancelRequested, decode_header
 from ductor_stream.ports import Batch, InboxRow, PartitionAdvance, RunWrite
 from ductor_stream.protocol.inbound import ForRun, InboundDecoder
@@ -15,6 +15,7 @@ from ductor_stream.protocol.inbox import decode_event, decode_received, run_of_r
 from ductor_stream.protocol.lifecycle import UNNUMBERED, LifecycleEvent, decode_lifecycle
 from ductor_stream.protocol.topics import Topics
 from ductor_stream.testing.simulation.checks import Checker, Told, promises, records_of, source_of, state_of, told
+from ductor_stream.testing.simulation.memory_broker import Broker, Topic
 from ductor_stream.testing.simulation.memory_database import Database
 
 _SAID = re.compile(r": (?:(\d+) time\(s\) just now)?(?:; )?(?:(\d+) input\(s\) waited in the inbox, (\d+) time)?")
@@ -81,6 +82,41 @@ class R9TimersInTime(Checker):
             for record in records_of(run.entry):
                 if isinstance(record.event, TimerFired) and record.now > due + LATEST_MS:
                     raise self.broken(f"{run.run_id}: a timer was {(record.now - due) / 1000:.0f} s late")
+
+
+class R9InputBeforeTimers(Checker):
+    """What was in the log when a partition was taken is applied before any timer of it, unless that takes ``within_ms``."""
+
+    rule = "R9"
+
+    def __init__(self, broker: Broker, now: Callable[[], int], within_ms: float) -> None:
+        self._broker, self._now, self._within_ms = broker, now, within_ms
+        self._taken: dict[int, tuple[int, list[tuple[Topic, int]]]] = {}
+        """Partition -> when it was taken, and where its logs ended then."""
+
+    def took(self, partition: int, token: str, epoch: int) -> None:
+        topics = [self._broker.topics[name] for name in self._broker.names.inbound_names[:2]]
+        ends = [(topic, topic.partitions[partition].end) for topic in topics]
+        self._taken[partition] = self._now(), ends
+
+    def committing(self, database: Database, batch: Batch, txid: int) -> None:
+        timed = {
+            run.partition: run.run_id
+            for run in batch.runs
+            for record in records_of(run.entry)
+            if isinstance(record.event, TimerFired | RunTimedOut)
+        }
+        for advance in batch.partitions if timed else ():
+            taken_at, ends = self._taken[advance.partition]
+            if advance.partition not in timed or self._now() - taken_at >= self._within_ms:
+                continue
+            for read, (topic, end) in zip(advance.previous, ends, strict=False):
+                unread = [
+                    r.offset for r in topic.partitions[advance.partition].records if max(read, 0) <= r.offset < end
+                ]
+                if unread and self._broker.topics[topic.name] is topic:
+                    told = f"{topic.name} {advance.partition}/{unread[0]}, there when it was taken, is unread"
+                    raise self.broken(f"{timed[advance.partition]}: a timer fires while {told}")
 
 
 class R9ContendedIsTold(Checker):

@@ -91,6 +91,9 @@ class Episode:
             checks.R8StaleResults(),
             checks_ends.R9NoSilentHang(),
             checks_ends.R9CancelIsTold(),
+            checks_ends.R9InputBeforeTimers(
+                self.broker, lambda: self.world.ms, 1000 * self.cluster.config.overdue_wait_s
+            ),
             checks_ends.R9ContendedIsTold(topics),
             checks.RowsAgree(),
         ]

@@ -194,6 +194,7 @@ def config_of(world: World) -> CoordinatorConfig:
         unconfirmed_bytes=rng.choice([1_000, 4_000, 128_000_000, 128_000_000]),
         idle_poll_s=rng.choice([2.0, 5.0, 10.0]),
         horizon_ms=rng.choice([2_000, 30_000, 600_000]),
+        overdue_wait_s=rng.choice([0.5, 10.0, 10.0]),
         cached_runs=rng.choice([1, 3, 50_000, 50_000]),
         load_bytes=rng.choice([1, 2_000, 32_000_000]),
         inbox_limit=rng.choice([1, 5, 500]),

@@ -11,6 +11,7 @@ from rig import CRC32, HOME, Rig
 from rig_worker import fence, silent
 from support import until
 
+from ductor_stream.coordinator.service import Coordinator
 from ductor_stream.engine import definition
 
 
@@ -177,4 +178,48 @@ def test_the_timeout_that_a_workflow_declares(rig: Rig) -> None:
     rig.start("patient", workflow="hasty", input=None, version="1", run_timeout_ms=600_000)
     rig.until_status("timed_out", "last", "named")
     assert rig.run("patient")["status"] == "running"
+    rig.check()
+
+
+def test_what_was_sent_before_a_timer_of_a_downtime_is_heard_before_it(rig: Rig) -> None:
+    """Protocol 21: a cancel, so that the step behind the sleep never begins, and the word that is waited for."""
+    cancelled, waiting, late = [f"c{n}" for n in range(4)], [f"w{n}" for n in range(4)], ["late"]
+    worker = rig.worker()
+    running = rig.coordinator()
+    rig.start(*cancelled, workflow="nap", input=1_500)
+    rig.start(*waiting, *late, workflow="patient", input=[1.5])
+    rig.until_status("running", *cancelled, *waiting, *late)
+    running.stop()
+    for run_id in cancelled:
+        rig.send(rig.topics.run_events, run_id, {"type": "run.cancel", "run_id": run_id, "reason": "changed my mind"})
+    for run_id in waiting:
+        rig.signal(run_id, "in time")
+    overdue = "select 1 from eec_workflow_run where ns = {ns} and clock_timestamp() < wake_at + '200 ms'"
+    until(lambda: not rig.rows(overdue), what="the timers are due")
+    rig.coordinator()
+    rig.until_status("cancelled", *cancelled)
+    for run_id in [*waiting, *late]:
+        rig.signal(run_id, "end")
+    rig.until_status("completed", *waiting, *late)
+    assert [rig.run(run_id)["result"] for run_id in waiting] == [["in time"]] * len(waiting)
+    assert rig.run("late")["result"] == ["-"]
+    assert worker.tasks == []
+    rig.check()
+
+
+def test_timers_begin_though_what_came_before_cannot_be_read_in_time(rig: Rig) -> None:
+    """R9: behind a backlog that takes long they wait for a bounded time, and other inputs are no longer waited for."""
+    rig.worker()
+    running = rig.coordinator()
+    rig.start("r", workflow="nap", input=500)
+    rig.until_status("running", "r")
+    running.stop()
+    until(lambda: not rig.rows("select 1 from eec_workflow_run where ns = {ns} and clock_timestamp() < wake_at"))
+
+    def never_reads(coordinator: Coordinator) -> None:
+        ends = coordinator.log.end_offsets
+        coordinator.log.end_offsets = lambda p: {topic: end + 1_000 for topic, end in ends(p).items()}  # type: ignore[method-assign]
+
+    rig.coordinator(rig.fast(overdue_wait_s=1.0), prepare=never_reads)
+    rig.until_status("completed", "r")
     rig.check()
