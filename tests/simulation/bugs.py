@@ -119,12 +119,12 @@ def coroutine_kept_after_a_rollback(original: Any) -> Any:
 
 @_bug(dispatch.Dispatcher, "confirmed")
 def last_callback_confirms_all(original: Any) -> Any:
-    def changed(self: Any, partition: int) -> int:
+    def changed(self: Any, partition: int, *discharged: Any) -> int:
         rows = self._rows[partition]
         if rows and rows[-1].done:
             for row in rows:
                 row.acknowledged, row.sync = True, set()
-        confirmed: int = original(self, partition)
+        confirmed: int = original(self, partition, *discharged)
         return confirmed
 
     return changed
@@ -132,9 +132,9 @@ def last_callback_confirms_all(original: Any) -> Any:
 
 @_bug(dispatch.Dispatcher, "confirmed")
 def outbox_row_dropped_when_sent(original: Any) -> Any:
-    def changed(self: Any, partition: int) -> int:
+    def changed(self: Any, partition: int, *discharged: Any) -> int:
         rows = self._rows[partition]
-        confirmed: int = rows[-1].seq if rows else original(self, partition)
+        confirmed: int = rows[-1].seq if rows else original(self, partition, *discharged)
         return confirmed
 
     return changed

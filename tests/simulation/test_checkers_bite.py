@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import pytest
 
@@ -15,44 +16,44 @@ ALL = {**BUGS, **BLIND}
 FOUND_AT: dict[str, int] = {
     "dispatch_before_commit": 0,
     "commit_resubmitted_after_an_unknown_outcome_with_offsets_stored_blindly": 0,
-    "batch_given_up_for_committed_after_an_unknown_outcome": 1,
+    "batch_given_up_for_committed_after_an_unknown_outcome": 0,
     "partitions_kept_after_an_outage": 0,
-    "coroutine_kept_after_a_rollback": 28,
+    "coroutine_kept_after_a_rollback": 1,
     "last_callback_confirms_all": 0,
     "outbox_row_dropped_when_sent": 0,
-    "failed_delivery_counts_as_done": 0,
+    "failed_delivery_counts_as_done": 3,
     "outcome_of_a_child_sent_to_the_wrong_home": 0,
     "redrive_forgotten": 0,
     "open_attempts_forgotten_at_take_over": 0,
     "timers_overtake_the_log": 0,
     "timers_lost_at_take_over": 2,
-    "offsets_kept_when_a_topic_is_another_one": 3,
-    "zombie_not_fenced": 0,
-    "execution_left_out_of_the_fence": 7,
-    "generation_left_out_of_the_fence": 2,
+    "offsets_kept_when_a_topic_is_another_one": 50,
+    "zombie_not_fenced": 1,
+    "execution_left_out_of_the_fence": 5,
+    "generation_left_out_of_the_fence": 1,
     "inbox_row_not_consumed": 0,
     "ids_of_messages_not_remembered": 0,
     "stray_record_dropped": 0,
-    "losers_of_a_conflict_dropped": 6,
+    "losers_of_a_conflict_dropped": 1,
     "task_done_when_taken": 0,
-    "result_given_up_when_it_was_not_taken": 11,
-    "cache_lets_go_in_the_middle_of_a_batch": 16,
+    "result_given_up_when_it_was_not_taken": 0,
+    "cache_lets_go_in_the_middle_of_a_batch": 11,
     "watchdog_asleep": 1,
-    "confirmed_over_a_gap": 2,
-    "timers_remembered_after_close": 0,
+    "confirmed_over_a_gap": 0,
+    "timers_remembered_after_close": 1,
     "wake_at_of_a_wide_run_after_reload": 4,
-    "unfenced_commit_of_own_inputs": 3,
-    "outcome_of_a_former_executions_child": 13,
+    "unfenced_commit_of_own_inputs": 0,
+    "outcome_of_a_former_executions_child": 6,
     "unheard_cancel_dropped_on_continue": 1,
     "bytes_that_were_confirmed_still_count": 6,
-    "result_left_out_in_avro": 0,
+    "result_left_out_in_avro": 1,
     "lost_version_checks_not_told": 0,
-    "checks_lost_in_place_not_told": 0,
-    "lost_rounds_not_counted": 6,
-    "whoever_waits_behind_counts_as_a_loser": 58,
+    "checks_lost_in_place_not_told": 2,
+    "lost_rounds_not_counted": 0,
+    "whoever_waits_behind_counts_as_a_loser": 118,
     "whatever_was_in_the_inbox_counts_as_a_loser": 0,
-    "attempt_committed_past_before_anybody_has_heard_of_it": 325,
-    "only_fenced_partitions_retaken": 201,
+    "attempt_committed_past_before_anybody_has_heard_of_it": 102,
+    "only_fenced_partitions_retaken": 56,
 }
 """Bug -> a seed that finds it: so that the suite need not search again; ``hunt.py`` does."""
 
@@ -78,7 +79,10 @@ RARE = {
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_the_bug_is_found(name: str) -> None:
     with ALL[name]():
-        assert any(simulate(seed).broken for seed in itertools.chain([FOUND_AT[name]], range(MOST)))
+        said = next(filter(None, (simulate(seed).broken for seed in itertools.chain([FOUND_AT[name]], range(MOST)))))
+    assert not re.search(r"ends by itself: (Type|Attribute|Name)Error", said), (
+        f"the bug no longer fits the product: {said}"
+    )
 
 
 @pytest.mark.parametrize("seed", sorted(set(FOUND_AT.values())))
