@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import msgspec
 
@@ -23,6 +23,9 @@ _SAID = re.compile(r": (?:(\d+) time\(s\) just now)?(?:; )?(?:(\d+) input\(s\) w
 
 LATEST_MS = 30_000
 """How late a timer may be in calm weather: time enough to take the partitions."""
+
+
+_TIMED = (TimerFired, RunTimedOut)
 
 
 class R9NoSilentHang(Checker):
@@ -85,7 +88,10 @@ class R9TimersInTime(Checker):
 
 
 class R9InputBeforeTimers(Checker):
-    """What was in the log when a partition was taken is applied before any timer of it, unless that takes ``within_ms``."""
+    """What was in the log when a partition was taken is applied before any timer of it, unless that takes ``within_ms``.
+
+    A timer that the last owner had fired, and that has lost its version check since, waits in the inbox, not for the log.
+    """
 
     rule = "R9"
 
@@ -100,23 +106,26 @@ class R9InputBeforeTimers(Checker):
         self._taken[partition] = self._now(), ends
 
     def committing(self, database: Database, batch: Batch, txid: int) -> None:
-        timed = {
-            run.partition: run.run_id
-            for run in batch.runs
-            for record in records_of(run.entry)
-            if isinstance(record.event, TimerFired | RunTimedOut)
-        }
-        for advance in batch.partitions if timed else ():
-            taken_at, ends = self._taken[advance.partition]
-            if advance.partition not in timed or self._now() - taken_at >= self._within_ms:
-                continue
-            for read, (topic, end) in zip(advance.previous, ends, strict=False):
-                unread = [
-                    r.offset for r in topic.partitions[advance.partition].records if max(read, 0) <= r.offset < end
-                ]
-                if unread and self._broker.topics[topic.name] is topic:
-                    told = f"{topic.name} {advance.partition}/{unread[0]}, there when it was taken, is unread"
-                    raise self.broken(f"{timed[advance.partition]}: a timer fires while {told}")
+        timed = [run for run in batch.runs if any(isinstance(r.event, _TIMED) for r in records_of(run.entry))]
+        if not timed:
+            return
+        rows = [database.inbox[partition][id] for partition, id in batch.consumed]
+        waited = {run_of_row(row.kind, row.body) for row in rows if row.kind == "engine"}
+        previous = {advance.partition: advance.previous for advance in batch.partitions}
+        for run in timed:
+            if run.run_id not in waited and (unread := self._unread(run.partition, previous[run.partition])):
+                raise self.broken(f"{run.run_id}: a timer fires while {unread}, there when it was taken, is unread")
+
+    def _unread(self, partition: int, previous: Sequence[int]) -> str:
+        taken_at, ends = self._taken[partition]
+        if self._now() - taken_at >= self._within_ms:
+            return ""
+        for read, (topic, end) in zip(previous, ends, strict=False):
+            stored = topic.partitions[partition]
+            for offset in range(max(read, stored.start), end):
+                if self._broker.topics[topic.name] is topic:
+                    return f"{topic.name} {partition}/{offset}"
+        return ""
 
 
 class R9ContendedIsTold(Checker):

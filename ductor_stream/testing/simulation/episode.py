@@ -92,7 +92,7 @@ class Episode:
             checks_ends.R9NoSilentHang(),
             checks_ends.R9CancelIsTold(),
             checks_ends.R9InputBeforeTimers(
-                self.broker, lambda: self.world.ms, 1000 * self.cluster.config.overdue_wait_s
+                self.broker, lambda: self.world.us // 1000, 1000 * self.cluster.config.overdue_wait_s
             ),
             checks_ends.R9ContendedIsTold(topics),
             checks.RowsAgree(),
