@@ -91,6 +91,7 @@ class KafkaTaskSource:
             self._rejoin_seconds = FIRST_REJOIN_SECONDS
         if self._fatal is not None:
             self._begin_anew(assignment, self._fatal)
+            return []  # what was fetched of partitions that are lost by now; it comes again
         if not records:  # else they would be lost with it: it is raised by the next call
             assignment.raise_what_was_raised()
         return records

@@ -20,6 +20,7 @@ from ductor_stream.worker import outcomes
 from ductor_stream.worker.attempt import Order
 from ductor_stream.worker.deliveries import LetterDelivery, TopicDelivery, Way
 from ductor_stream.worker.executor import Executor
+from ductor_stream.worker.ledger import Place
 from ductor_stream.worker.losses import Careful
 from ductor_stream.worker.slots import Slots
 
@@ -42,8 +43,9 @@ HANDOVER_S = 2.0
 """How long a rebalance is held up for results that are on their way; the others of the group wait for it."""
 
 DOUBTFUL_S = 1.0
-"""For how long after the first task of a partition, or one under which workers were lost, what begins is written down before:
-what has ended the last worker was begun within ``COMMIT_EVERY_S`` of its last commit, so the next one comes to it at once."""
+"""For how long after the first task of a partition what begins is written down before, and after the last of one under which
+workers were lost: what has ended a worker was begun within ``COMMIT_EVERY_S`` of its last commit, or behind what it ran
+then, so the next one comes to it at once."""
 
 MOST_AT_ONCE = 500
 
@@ -75,6 +77,7 @@ class Intake:
         self._monotonic = config.way.clock.monotonic
         self._held: list[TaskRecord] = []
         self._doubtful: dict[int, float] = {}  # until when what begins of a partition is written down before
+        self._suspects: dict[int, list[Place]] = {}  # what runs under which workers were lost
         self._paused: set[int] = set()
         self._commit_at = 0.0
         self._read_again_at = 0.0
@@ -140,7 +143,8 @@ class Intake:
     def _rest(self) -> None:
         """Serve rebalances and take nothing."""
         self._pause(set(self._ledger.partitions))
-        self._held += self._source.poll(REST_S, 0)
+        found = self._source.poll(REST_S, 0)
+        self._held += found  # as they are after it: a rebalance in there may have let some go
 
     def _pause(self, wanted: set[int]) -> None:
         if wanted != self._paused:
@@ -195,8 +199,13 @@ class Intake:
 
     def _is_at_stake(self, delivery: TopicDelivery) -> bool:
         (partition, offset, _), now = delivery.place, self._monotonic()
-        if partition not in self._doubtful or self._ledger.losses(partition, offset) > 0:
+        suspects = self._suspects.get(partition, [])
+        if self._ledger.losses(partition, offset) > 0:
+            suspects = self._suspects[partition] = [*suspects, delivery.place]
+        if suspects or partition not in self._doubtful:
             self._doubtful[partition] = now + DOUBTFUL_S
+        if suspects:  # what begins first after their end is at stake yet
+            self._suspects[partition] = [place for place in suspects if not self._ledger.is_done(place)]
         return now < self._doubtful[partition]
 
     def _take(self, record: TaskRecord, begun: list[TopicDelivery]) -> bool:
@@ -221,7 +230,7 @@ class Intake:
             return True
         losses = self._ledger.losses(record.partition, record.offset)
         if losses and self._executor.knows(task.fence):
-            # The partition was lost, and has come back to the worker that runs it, or has just run it.
+            # The partition was lost, and has come back to the worker that runs it, or has just run it: one of them is it.
             self._ledger.forgive(record.partition, record.offset)
             losses = 0
         verdict = self._config.careful.verdict(losses, beside=bool(begun))
@@ -273,7 +282,7 @@ class Intake:
         """Begin to count these partitions."""
         for partition, position in positions.items():
             self._ledger.open(partition, position)
-            self._doubtful.pop(partition, None)
+            self._forget_doubts(partition)
         self._paused -= positions.keys()
 
     def revoked(self, partitions: frozenset[int]) -> None:
@@ -304,4 +313,8 @@ class Intake:
         self._held = [record for record in self._held if record.partition not in partitions]
         self._paused -= partitions
         for partition in partitions:
-            self._doubtful.pop(partition, None)
+            self._forget_doubts(partition)
+
+    def _forget_doubts(self, partition: int) -> None:
+        self._doubtful.pop(partition, None)
+        self._suspects.pop(partition, None)

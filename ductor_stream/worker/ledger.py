@@ -88,7 +88,7 @@ class Ledger:
         return 0 if window is None else window.losses_under(offset)
 
     def forgive(self, partition: int, offset: int) -> None:
-        """Whoever runs this record has lived all the time: nothing was lost under it."""
+        """This worker runs the record and has lived all the time: it was counted as one that was lost."""
         with self._lock:
             window = self._windows.get(partition)
             if window is not None:

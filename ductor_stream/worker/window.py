@@ -171,9 +171,14 @@ class Window:
         return self.losses[place][2] if place >= 0 and offset < self.losses[place][1] else 0
 
     def forgive(self, offset: int) -> None:
-        """No worker was lost under this one after all."""
-        parts = [((start, min(end, offset), n), (max(start, offset + 1), end, n)) for start, end, n in self.losses]
-        self.losses = [part for each in parts for part in each if part[0] < part[1]]
+        """One worker less was lost under this one; others may have been."""
+        found: list[Losses] = []
+        for start, end, n in self.losses:
+            parts = [(start, min(end, offset), n), (max(start, offset + 1), end, n)]
+            if start <= offset < end and n > 1:
+                parts.insert(1, (offset, offset + 1, n - 1))
+            found += [part for part in parts if part[0] < part[1]]
+        self.losses = found
 
     def _next_losses(self, more: int) -> list[Losses]:
         """Of all from ``base`` on, with ``more`` for what is taken. Done offsets are among them, where nobody looks."""

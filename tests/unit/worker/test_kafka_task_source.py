@@ -232,6 +232,19 @@ def test_after_a_fatal_error_the_partitions_are_lost_and_another_client_joins(mo
     assert rig.source.problem() == ""
 
 
+def test_what_came_together_with_a_fatal_error_is_not_handed_out() -> None:
+    """Its partitions are lost: whoever takes it would count from it, and commit past what was before it."""
+    rig = Rig()
+    rig.poll(lambda: rig.client.assign_now(0))
+
+    def both() -> Fetched:
+        rig.error(KafkaError(KafkaError._FATAL, "fenced"))
+        return Fetched(0, 7)
+
+    assert rig.poll(both) == []
+    assert rig.owner.heard[-1] == ("lost", {0})
+
+
 def test_a_name_that_another_process_has_taken_is_not_fought_for() -> None:
     """Twice it is taken back, since a broker that fails over may have lost our last join, and nobody else is there (found by
     chaos); whoever lives does the same."""

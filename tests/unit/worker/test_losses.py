@@ -274,6 +274,79 @@ def test_who_still_runs_a_task_when_its_partition_comes_back_does_not_give_it_up
     )
 
 
+def test_losses_of_others_are_kept_when_a_partition_comes_back() -> None:
+    """It stalls its worker until the partition is lost, and ends it after it came back: each life counts one (decision 15)."""
+    kafka, clock = Kafka({0: ["slow"]}), Clock()
+    for deaths in range(1, GIVEN_UP_AT):
+        process = Process(kafka, clock, 10)
+        process.turns(3)
+        process.intake.lost(frozenset({0}))
+        process.next[0] = 0
+        process.intake.assigned(kafka.committed)
+        process.turns(3)
+        position = kafka.committed[0]
+        assert decode_losses(position.offset or 0, position.metadata) == [(0, 1, deaths)]
+        assert kafka.reports == []
+    for _ in range(2):
+        Process(kafka, clock, 10).turns(3)
+    assert kafka.failed() == ["slow-0-0"]
+
+
+def test_what_waits_of_a_partition_that_goes_while_all_slots_are_full_is_let_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The rebalance comes in the middle of a poll that takes nothing: what goes is another worker's."""
+    kafka, clock = Kafka({0: ["slow"], 1: ["quick"]}), Clock()
+    for _ in range(2):
+        process = Process(kafka, clock, 10)
+        process.paused = {1}
+        process.turns(3)
+    process = Process(kafka, clock, 10)
+    process.turns(1)
+    assert [task.run_id for task in process.begun] == ["slow-0-0"], "alone; the quick one waits"
+    poll = process.poll
+
+    def rebalanced(timeout: float, limit: int) -> list[TaskRecord]:
+        if limit == 0:
+            process.intake.lost(frozenset({1}))
+            process.paused.add(1)
+        return poll(timeout, limit)
+
+    monkeypatch.setattr(process, "poll", rebalanced)
+    monkeypatch.setattr(process.slots, "wait_free", lambda timeout: False)
+    process.turns(1)
+    monkeypatch.setattr(process, "poll", poll)
+    monkeypatch.setattr(process.slots, "wait_free", lambda timeout: True)
+    clock.s += ALONE_S
+    process.paused.add(1)
+    process.turns(5)
+    assert [task.run_id for task in process.begun] == ["slow-0-0"]
+    assert 1 not in kafka.committed
+
+
+def test_what_runs_long_before_a_deadly_one_is_not_blamed_for_it() -> None:
+    """One slot: it ends in the middle of a turn, which begins the deadly one at once, before the next commit."""
+    kafka, clock = Kafka({0: ["slow", "deadly", "quick"]}), Clock()
+    deaths = 0
+    while True:
+        process, began = Process(kafka, clock, 1), clock.s
+
+        def wait_free(timeout: float, process: Process = process, began: float = began) -> bool:
+            if process.slow and clock.s > began + 5:
+                process.end(process.slow.pop())
+            return process.slots.free > 0
+
+        process.slots.wait_free = wait_free  # type: ignore[method-assign]
+        try:
+            process.turns(120)
+            break
+        except Died:
+            deaths += 1
+            assert deaths <= GIVEN_UP_AT + 1
+    assert (kafka.failed(), kafka.left()) == (["deadly-0-1"], 0)
+    assert kafka.completed() == {"slow-0-0", "quick-0-2"}
+
+
 def test_what_begins_alone_is_alone_among_all_queues_of_its_process() -> None:
     clock = Clock()
     careful = Careful(clock.monotonic)
