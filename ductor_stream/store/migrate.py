@@ -8,6 +8,7 @@ release before runs any more. Within one release the numbers of pre come before 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
@@ -27,6 +28,7 @@ _NAME = re.compile(r"(?P<version>\d{4})_(?P<phase>pre|post)_(?P<name>[a-z0-9_]+)
 _OLDEST_SERVER = 140_000  # SQL of 14
 _LOCK = 0x6475_6374_6F72  # "ductor": one migrator at a time in a database
 _TRIES = 5  # of a migration that Postgres ends as one of a deadlock: owners go on committing meanwhile
+_PAUSE_S = 0.5  # after the first such try, doubled with each
 _LOCK_TIMEOUT = "30s"  # a migration that waits for a table makes all others wait behind it
 
 
@@ -141,10 +143,14 @@ def _applied(connection: Connection[Any]) -> dict[tuple[int, str], str]:
 
 
 def _apply(connection: Connection[Any], migration: Migration) -> None:
-    """Again where it and an owner's commit have waited for each other's rows, and Postgres has ended it."""
-    for _ in range(_TRIES - 1):
+    """Again where it and an owner's commit have waited for each other's rows, and Postgres has ended it.
+
+    After a pause: else it may have the rows once more before the other, which waits for them, has woken up.
+    """
+    for number in range(_TRIES - 1):
         with suppress(psycopg.errors.DeadlockDetected):
             return _apply_once(connection, migration)
+        time.sleep(_PAUSE_S * 2**number)
     return _apply_once(connection, migration)
 
 
