@@ -28,7 +28,7 @@ class CaughtUp:
         self._log, self._clock = log, clock
         self._marks: dict[Place, _Mark] = {}
         self._reached: dict[Place, int] = {}
-        self._ends: dict[int, Mapping[Inbound, int] | None] = {}
+        self._ends: dict[int, tuple[int, Mapping[Inbound, int]] | None] = {}
 
     def begin(self) -> None:
         """A new turn: where logs end is asked once for each partition, since it may take seconds when Kafka is away."""
@@ -51,22 +51,24 @@ class CaughtUp:
         while self._reached.get(place, 0) < min(at, now):
             mark = self._marks.get(place)
             if mark is None:
-                ends = self._ends_of(owned.partition)
-                if ends is None:
+                found = self._ends_of(owned.partition)
+                if found is None or found[0] < min(at, now):
                     return False
-                mark = self._marks[place] = _Mark(now, ends[topic])
+                mark = self._marks[place] = _Mark(found[0], found[1][topic])
             if position < mark.end:
                 return False
             self._reached[place] = mark.at
             del self._marks[place]
         return True
 
-    def _ends_of(self, partition: int) -> Mapping[Inbound, int] | None:
+    def _ends_of(self, partition: int) -> tuple[int, Mapping[Inbound, int]] | None:
+        """Where its logs ended at a moment of this turn: that before the question, which may take seconds."""
         if partition not in self._ends:
             self._ends[partition] = None
             if self._log.healthy() and None not in (end for p, end in self._ends.items() if p != partition):
                 try:
-                    self._ends[partition] = self._log.end_offsets(partition)
+                    asked_at = self._clock.now()
+                    self._ends[partition] = asked_at, self._log.end_offsets(partition)
                 except LogUnavailable:
                     pass
         return self._ends[partition]

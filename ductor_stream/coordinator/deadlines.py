@@ -13,10 +13,9 @@ from ductor_stream.coordinator.heartbeats import CHECK_AGAIN_MS, Heartbeats
 from ductor_stream.coordinator.ownership import Owned
 from ductor_stream.coordinator.timers import Timers
 from ductor_stream.coordinator.work import Entry, Work
-from ductor_stream.engine.draft import deadline
 from ductor_stream.engine.events import AttemptFinished, AttemptTimedOut, TimerFired
 from ductor_stream.engine.ids import Fence
-from ductor_stream.engine.state import RunState
+from ductor_stream.engine.state import Node, RunState
 from ductor_stream.engine.tick import due_events, wake_at
 from ductor_stream.ports import Clock, EventLog
 from ductor_stream.protocol.inbound import Beat
@@ -112,9 +111,7 @@ class Deadlines:
                 if event.code == "timeout_schedule_to_start" and self._has_started(run_id, event):
                     started.add(event.node_id)
                     continue
-                due_at = deadline(state.nodes[event.node_id], running=state.header.status == "running")
-                assert due_at is not None
-                if not self._caught_up.since(due_at, owned, "attempt-results"):
+                if not self._caught_up.since(_due_at(state.nodes[event.node_id], event), owned, "attempt-results"):
                     continue
             work.entries.append(Entry(run_id, owned.partition, event, due_at=at))
             found += 1
@@ -130,6 +127,14 @@ class Deadlines:
     def _has_started(self, run_id: str, event: AttemptTimedOut) -> bool:
         heard = self._heartbeats.find((run_id, event.execution, event.node_id))
         return heard is not None and heard.open.generation == event.generation
+
+
+def _due_at(node: Node, event: AttemptTimedOut) -> int:
+    """When this very time-out was due: the node may have another that was earlier and did not pass."""
+    assert node.options is not None
+    if event.code == "timeout_schedule_to_close":
+        return node.created_at + (node.options.schedule_to_close_ms or 0)
+    return node.dispatched_at + (node.options.schedule_to_start_ms or 0)
 
 
 def _without_starts(state: RunState, started: set[str]) -> RunState:

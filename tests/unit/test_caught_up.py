@@ -19,6 +19,7 @@ class World:
         self.eof = UNREAD
         self.asked: list[int] = []
         self.away = False
+        self.takes_ms = 0
         self.owned = Owned(3, "t", 1, (0, 0, 0), [0, 0, 0], 0, 0, {})
         self.caught_up = CaughtUp(self, self)  # type: ignore[arg-type]
 
@@ -35,6 +36,7 @@ class World:
         self.asked.append(partition)
         if self.away:
             raise LogUnavailable("away")
+        self.time += self.takes_ms
         return dict.fromkeys(("run-events", "attempt-results", "wakeups"), self.ends[partition])
 
     def since(self, at: int, read: int) -> bool:
@@ -112,3 +114,17 @@ def test_another_owner_begins_anew(world: World) -> None:
     world.caught_up.forget([3])
     world.ends[3] = 4
     assert not world.since(1_000, read=2)
+
+
+def test_an_end_is_that_of_the_moment_before_the_question(world: World) -> None:
+    """It takes three seconds: what came meanwhile is not in the answer, also not in that for another topic."""
+    world.takes_ms = 3_000
+    world.owned.offsets[0] = 10
+    world.caught_up.begin()
+    assert world.caught_up.since(1_000, world.owned, "run-events")
+    world.owned.offsets[1] = 10
+    assert world.caught_up.since(1_000, world.owned, "attempt-results")
+    assert not world.caught_up.since(3_500, world.owned, "attempt-results"), "not asked since"
+    assert world.asked == [3]
+    assert world.since(3_500, read=10)
+    assert world.asked == [3, 3]
