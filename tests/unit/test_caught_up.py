@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from ductor_stream.coordinator.caught_up import CaughtUp
+from ductor_stream.coordinator.deadlines import _due_at
 from ductor_stream.coordinator.ownership import Owned
+from ductor_stream.engine.events import AttemptTimedOut
 from ductor_stream.errors import LogUnavailable
 from ductor_stream.ports import UNREAD
 
@@ -128,3 +132,13 @@ def test_an_end_is_that_of_the_moment_before_the_question(world: World) -> None:
     assert world.asked == [3]
     assert world.since(3_500, read=10)
     assert world.asked == [3, 3]
+
+
+@pytest.mark.parametrize(
+    ("code", "due_at"), [("timeout_schedule_to_close", 60_100), ("timeout_schedule_to_start", 1_200)]
+)
+def test_a_time_out_waits_from_when_it_was_due_itself(code: str, due_at: int) -> None:
+    """An attempt that began in time has passed its schedule-to-start long before: that moment says nothing any more."""
+    options = SimpleNamespace(schedule_to_close_ms=60_000, schedule_to_start_ms=1_000)
+    node = SimpleNamespace(created_at=100, dispatched_at=200, options=options)
+    assert _due_at(node, AttemptTimedOut(1, "1", 1, code)) == due_at  # type: ignore[arg-type]
